@@ -815,13 +815,8 @@ def test_the_name_of_a_file_is_no_folder(
     ds = af.range(3)
     stem = name.partition(".")[0]
     for path in (name, tmp_path / name, f"memory://bucket/{name}"):
-        refused(
-            af.PlanError,
-            lambda path=path: getattr(ds, write)(path),
-            write,
-            "folder of files",
-            "is the name of a file",
-        )  # type: ignore[misc]
+        write_there = partial(getattr(ds, write), path)
+        refused(af.PlanError, write_there, write, "folder of files", "is the name of a file")
     refused(
         af.PlanError,
         lambda: getattr(ds, write)(name),
