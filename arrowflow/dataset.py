@@ -499,8 +499,8 @@ class Dataset:
         only single rows. Pieces are cut as for `map`.
 
         Args:
-            fn: Gets a row as a dict of Python values and returns another dict. Of a class each worker makes an
-                instance and calls the instance, as for `map`.
+            fn: Gets a row as a dict of Python values and returns another dict, or a tuple of the columns that `schema`
+                names. Of a class each worker makes an instance and calls the instance, as for `map`.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
             schema: Schema of the returned rows. Without a schema the first piece decides, and `Dataset.schema` is
                 unknown.

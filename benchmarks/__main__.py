@@ -34,6 +34,7 @@ NAMES = (
     "remote",
     "bad_rows",
     "processes",
+    "row_functions",
     "handover",
     "torch_wide",
     "beside",
