@@ -46,6 +46,7 @@ class Prepared:
         chain: The physical plan.
         options: Options of the whole pipeline.
         found: The tuner's results of earlier epochs.
+        seconds: The time that it took to prepare it.
         counted: The rows and batches of a whole epoch that ran, where only that tells.
     """
 
@@ -54,6 +55,7 @@ class Prepared:
     applied: tuple[str, ...]
     chain: Chain
     options: ResolvedOptions
+    seconds: float = field(default=0.0, compare=False)
     found: dict[StageKey, Setting] = field(default_factory=dict, compare=False)
     counted: tuple[Count, Count] | None = field(default=None, compare=False)
 
@@ -126,6 +128,8 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
             names. Then only these columns are read. The step itself is left out, since it would stand between the
             last batch and its conversion.
     """
+    clock = WallClock()
+    began = clock.now()
     options = options_of(plan)
     bound = bind(plan, options, services=Planning(2 * MAX_WAITING_CALLS))
     optimised, applied = optimise(bound, options.disabled_rules)
@@ -138,7 +142,10 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
     optimised = reduce(lambda plan, node: node.at_end(plan), post_order(optimised), optimised)
     chain = plan_chain(optimised, options)
     forget_compiled()
-    prepared = Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)
+    seconds = clock.now() - began
+    prepared = Prepared(
+        bound=bound, optimised=optimised, applied=applied, chain=chain, options=options, seconds=seconds
+    )
     lasting = [node for node in post_order(optimised) if type(node).let_go is not Node.let_go]
     if lasting:
         # An engine that has ended refers to its nodes until garbage is collected, which may be never.

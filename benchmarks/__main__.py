@@ -35,6 +35,7 @@ NAMES = (
     "bad_rows",
     "processes",
     "row_functions",
+    "literals",
     "handover",
     "torch_wide",
     "beside",

@@ -19,6 +19,8 @@ FOLDED_SHARE = 0.01
 NAME_WIDTH = 44
 IDLE_SHARE, IDLE_SECONDS = 0.02, 0.1
 """Cores that are idle for one reason are named from this share of the CPU budget on, and so many seconds of a core."""
+LONG_PLANNING_SECONDS = 0.1
+"""Planning is named from this time on."""
 
 _HEADER = ("stage", "rows/s", "cores", "in flight", "ready", "memory", "")
 
@@ -43,6 +45,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
     lines = [
         statistics.bottleneck,
         _figures(statistics),
+        *_planning(statistics),
         *_idle(statistics),
         *_retries(statistics),
         *_left_out(statistics),
@@ -64,6 +67,12 @@ def _figures(statistics: Statistics) -> str:
         f"{statistics.rows:,} rows · {statistics.rows_per_second:,.0f} rows/s · {cores:.1f} of {statistics.cpu_budget} "
         f"cores · memory {_mib(statistics.ledger_peak_bytes)} of {budget} MiB"
     )
+
+
+def _planning(statistics: Statistics) -> Iterator[str]:
+    """Yields a line on the time before the first batch was asked for, if it is worth one."""
+    if statistics.planning_seconds >= LONG_PLANNING_SECONDS:
+        yield f"planning: {statistics.planning_seconds:.2f} s, before the first batch was asked for"
 
 
 def _idle(statistics: Statistics) -> Iterator[str]:

@@ -299,6 +299,8 @@ class Statistics:
         seconds: Seconds since the first batch was asked for.
         waited_seconds: Seconds that the consumer spent inside `next()`.
         first_batch_seconds: Seconds until the first batch was there; part of `waited_seconds`.
+        planning_seconds: Seconds that planning took, before that: listing files, reading footers, compiling expressions.
+            Later epochs take the same plan.
         ledger_bytes: Bytes charged to the ledger now.
         ledger_peak_bytes: The most that were ever charged.
         ledger_budget_bytes: The budget that they are held under.
@@ -328,6 +330,7 @@ class Statistics:
     cpu_budget: int
     workers: int
     stages: tuple[StageStatistics, ...]
+    planning_seconds: float = 0.0
     cpu_seconds: float = 0.0
     idle: Mapping[str, float] = field(default_factory=dict)
     retries: Mapping[str, int] = field(default_factory=dict)
