@@ -272,8 +272,7 @@ class Iterator(Generic[T]):
 
     def _close(self, *, interrupted: bool) -> None:
         self._closed = True
-        engine = self._engine
-        if engine is not None:
+        if (engine := self._engine) is not None:
             engine.close(interrupted=interrupted)
             self.progress.final = engine.statistics()
             if not self._busy:
