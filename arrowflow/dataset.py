@@ -434,7 +434,7 @@ class Dataset:
                 one copy each way. `cloudpickle` packs `fn` when an iteration begins. Definitions of a script or a
                 notebook go by value, and no `if __name__ == "__main__"` is needed. `fn` finds the environment,
                 working directory and `sys.path` of that time; its output is seen. Each call takes a core of the CPU
-                budget and computes with one thread. Workers start in half a second, and are kept for 10 seconds for
+                budget and computes with one thread. Workers take one to three seconds to the first batch, and are kept for 10 seconds for
                 the next iteration. Meanwhile a module that `fn` imports is not read again.
             keeps_rows: Declares that `fn` returns as many rows as it gets, which is checked. So `num_rows`, `len()` and
                 the total of a progress bar stay known.
