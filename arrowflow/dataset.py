@@ -401,6 +401,7 @@ class Dataset:
         columns: _Columns = None,
         schema: pa.Schema | Mapping[str, Any] | None = None,
         seed: int | None = None,
+        epoch: bool = False,
         num_parallel_calls: int = AUTOTUNE,
         executor: FunctionExecutor = "thread",
         keeps_rows: bool = False,
@@ -427,6 +428,8 @@ class Dataset:
                 first chunk decides types and order, and `Dataset.schema` is unknown.
             seed: Makes the call `fn(batch, rng)`. The generator depends on (seed, operator, epoch, split, piece)
                 alone.
+            epoch: Makes the call `fn(batch, epoch)`, or `fn(batch, rng, epoch)`, with the number of the epoch: 0, 1, … So a
+                curriculum resumes and `set_epoch` moves it. Before a cache the number is always 0.
             num_parallel_calls: Calls at the same time; 1 means one at a time, in order.
             executor: `"process"` calls `fn` in worker processes, with the same values in the same order. It is for
                 functions in pure Python, which hold the interpreter lock and take more than a millisecond or so.
@@ -472,6 +475,7 @@ class Dataset:
             columns=columns,
             schema=schema,
             seed=seed,
+            epoch=epoch,
             num_parallel_calls=num_parallel_calls,
             executor=executor,
             on_error=on_error,
@@ -487,6 +491,7 @@ class Dataset:
         columns: _Columns = None,
         schema: pa.Schema | Mapping[str, Any] | None = None,
         seed: int | None = None,
+        epoch: bool = False,
         num_parallel_calls: int = AUTOTUNE,
         executor: FunctionExecutor = "thread",
         on_error: OnError | None = None,
@@ -505,6 +510,8 @@ class Dataset:
             schema: Schema of the returned rows. Without a schema the first piece decides, and `Dataset.schema` is
                 unknown.
             seed: Makes the call `fn(row, rng)`, with a generator that the rows of a piece use one after the other.
+            epoch: Makes the call `fn(row, epoch)`, or `fn(row, rng, epoch)`, with the number of the epoch: 0, 1, … So a
+                curriculum resumes and `set_epoch` moves it. Before a cache the number is always 0.
             num_parallel_calls: Pieces that are worked on at the same time; 1 means one row at a time, in order.
             executor: `"process"` works on pieces in worker processes, as for `map`: several times as fast on as many
                 cores.
@@ -537,6 +544,7 @@ class Dataset:
             columns=columns,
             schema=schema,
             seed=seed,
+            epoch=epoch,
             num_parallel_calls=num_parallel_calls,
             executor=executor,
             on_error=on_error,

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any
 
+import pyarrow as pa
+
 from arrowflow import state
 from arrowflow.autotune import Policy
 from arrowflow.clock import WallClock
@@ -48,6 +50,7 @@ class Prepared:
         found: The tuner's results of earlier epochs.
         seconds: The time that it took to prepare it.
         counted: The rows and batches of a whole epoch that ran, where only that tells.
+        learnt_schema: The columns of the batches of a run, where only that tells.
     """
 
     bound: Node
@@ -58,6 +61,7 @@ class Prepared:
     seconds: float = field(default=0.0, compare=False)
     found: dict[StageKey, Setting] = field(default_factory=dict, compare=False)
     counted: tuple[Count, Count] | None = field(default=None, compare=False)
+    learnt_schema: pa.Schema | None = field(default=None, compare=False)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -112,6 +116,16 @@ class Prepared:
         """Takes note of a whole epoch, if others have as many rows and batches. A race is no harm: both write the same."""
         if self.counted is None and self.repeats_counts:
             object.__setattr__(self, "counted", (rows, batches if self.bound.batched else None))
+
+    def learn_schema(self, schema: pa.Schema) -> None:
+        """Takes note of the columns of a batch."""
+        object.__setattr__(self, "learnt_schema", schema)
+
+    @property
+    def batch_schema(self) -> pa.Schema | None:
+        """The columns of batches: those of the plan, or of a run where only that tells; None before."""
+        planned = self.optimised.schema
+        return self.learnt_schema if planned is None else planned
 
     @cached_property
     def owns_buffers(self) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -30,6 +29,7 @@ from arrowflow.ops.functions.user_function import UserFunction
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
 from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.traits import SharedByEpochs
 from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.workarounds.slices import readable
 
@@ -102,12 +102,14 @@ class MappingOperator(FunctionOperator):
 
     Attributes:
         seed: With a seed, `fn` also gets a random generator.
+        epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
         policy: What becomes of bad rows; once bound, as the pipeline says.
     """
 
     seed: int | None = None
+    epoch: bool = False
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
     policy: Policy = BY_OPTIONS
@@ -126,6 +128,7 @@ class MappingOperator(FunctionOperator):
         columns: Any,
         schema: pa.Schema | Mapping[str, Any] | None,
         seed: int | None,
+        epoch: bool,
         num_parallel_calls: int,
         executor: FunctionExecutor,
         on_error: OnError | None,
@@ -143,6 +146,7 @@ class MappingOperator(FunctionOperator):
             columns=given_names(cls.name, columns),
             types=given_schema(cls.name, schema),
             seed=check_seed(cls.name, seed),
+            epoch=bool(epoch),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
             executor=executor,
             policy=Policy.of(cls.name, on_error, quarantine),
@@ -171,11 +175,21 @@ class MappingOperator(FunctionOperator):
             return (copied_from(self.name),)
         return (f"{self.name}: worker processes get a copy of each batch, and give one back",)
 
-    def generators(self, epoch: int, origin: Origin) -> tuple[np.random.Generator, ...]:
-        """Returns the arguments of `fn` beside a piece: a generator, if there is a seed."""
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns that epochs share nothing, if the function knows which one it is."""
+        return SharedByEpochs.NOTHING if self.epoch else FunctionOperator.shared_by_epochs(self, share)
+
+    def more_arguments(self, epoch: int, origin: Origin) -> tuple[Any, ...]:
+        """Returns the arguments of `fn` beside a piece: a generator, if there is a seed, and the epoch, if it is wanted."""
+        number = (epoch,) if self.epoch else ()
         if self.seed is None:
-            return ()
-        return (generator((self.seed, FUNCTION_CALLS, self.place, epoch, origin.split, origin.piece)),)
+            return number
+        rng = generator((self.seed, FUNCTION_CALLS, self.place, epoch, origin.split, origin.piece))
+        return (rng, *number)
+
+    def more_settings(self) -> Mapping[str, Any]:
+        """Returns the settings of `arguments` that are left out where they have their default, so that older states go on."""
+        return {**({"epoch": True} if self.epoch else {}), **self.policy.arguments()}
 
     def specs(
         self,
@@ -197,7 +211,7 @@ class MappingOperator(FunctionOperator):
             # The thread of a call only waits for the worker process, which computes.
             cost="computes" if process else "unknown",
             process=process,
-            random=self.seed is not None,
+            random=self.seed is not None or self.epoch,
             max_calls=self.num_parallel_calls,
             facts=lambda: (fact + ", in worker processes" if process else fact,),
         )

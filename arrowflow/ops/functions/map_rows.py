@@ -48,6 +48,7 @@ class MapRows(MappingOperator):
         columns: The only columns that `fn` reads and sees; None for all columns.
         types: The schema of the result, or None to take the first piece's.
         seed: With a seed, `fn` also gets a random generator.
+        epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
         policy: What becomes of rows for which `fn` fails.
@@ -74,7 +75,7 @@ class MapRows(MappingOperator):
             "fn": function_name(self.fn),
             "columns": as_texts(self.columns),
             "seed": self.seed,
-            **self.policy.arguments(),
+            **self.more_settings(),
         }
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -104,7 +105,7 @@ class MapRowsKernel(StatelessKernel):
         _check_units(chunk.schema)
         results = _Results(node, self._function.name)
         with self._function.lent() as call:
-            results.take(chunk, call, node.generators(self._epoch, origin))
+            results.take(chunk, call, node.more_arguments(self._epoch, origin))
         bad = results.bad
         batch: pa.RecordBatch | None = None
         if results.numbers:

@@ -103,6 +103,20 @@ def test_random_numbers_do_not_depend_on_parallelism() -> None:
     assert len(set(expected)) == 40
 
 
+def test_the_epoch_is_told() -> None:
+    def fn(row: dict[str, Any], epoch: int) -> dict[str, Any]:
+        return {"row": row["row"], "epoch": epoch}
+
+    loader = numbers(2).map_rows(fn, epoch=True).batch(2).to_numpy()
+    assert [batch["epoch"].tolist() for _ in range(3) for batch in loader] == [[0, 0], [1, 1], [2, 2]]
+    repeated = numbers(2).map_rows(fn, epoch=True).repeat(2)
+    assert rows_of(repeated, "epoch") == [0, 0, 1, 1]
+    with pytest.raises(af.StateError, match="epoch"):
+        numbers(2).map_rows(doubled).batch(2).to_numpy().load_state_dict(
+            numbers(2).map_rows(doubled, epoch=True).batch(2).to_numpy().state_dict()
+        )
+
+
 def test_an_exception_names_the_row_and_the_operator() -> None:
     broken = KeyError("k")
     fault = Fault(raising(broken), when=lambda row: row["row"] == 5, fn=same)
