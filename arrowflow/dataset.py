@@ -418,6 +418,7 @@ class Dataset:
         columns: _Columns = None,
         schema: pa.Schema | Mapping[str, Any] | None = None,
         seed: int | None = None,
+        epoch: bool = False,
         num_parallel_calls: int = AUTOTUNE,
         executor: FunctionExecutor = "thread",
         keeps_rows: bool = False,
@@ -446,6 +447,8 @@ class Dataset:
                 first chunk decides types and order, and `Dataset.schema` is unknown.
             seed: Makes the call `fn(batch, rng)`. The generator depends on (seed, operator, epoch, split, piece)
                 alone.
+            epoch: Makes the call `fn(batch, epoch)`, or `fn(batch, rng, epoch)`, with the number of the epoch: 0, 1, … So a
+                curriculum resumes and `set_epoch` moves it. Before a cache the number is always 0.
             num_parallel_calls: Calls at the same time; 1 means one at a time, in order.
             executor: `"process"` calls `fn` in worker processes, with the same values in the same order. It is for
                 functions in pure Python, which hold the interpreter lock and take more than a millisecond or so.
@@ -453,7 +456,7 @@ class Dataset:
                 one copy each way. `cloudpickle` packs `fn` when an iteration begins. Definitions of a script or a
                 notebook go by value, and no `if __name__ == "__main__"` is needed. `fn` finds the environment,
                 working directory and `sys.path` of that time; its output is seen. Each call takes a core of the CPU
-                budget and computes with one thread. Workers start in half a second, and are kept for 10 seconds for
+                budget and computes with one thread. Workers take one to three seconds to the first batch, and are kept for 10 seconds for
                 the next iteration. Meanwhile a module that `fn` imports is not read again.
             keeps_rows: Declares that `fn` returns as many rows as it gets, which is checked. So `num_rows`, `len()` and
                 the total of a progress bar stay known.
@@ -491,6 +494,7 @@ class Dataset:
             columns=columns,
             schema=schema,
             seed=seed,
+            epoch=epoch,
             num_parallel_calls=num_parallel_calls,
             executor=executor,
             on_error=on_error,
@@ -506,6 +510,7 @@ class Dataset:
         columns: _Columns = None,
         schema: pa.Schema | Mapping[str, Any] | None = None,
         seed: int | None = None,
+        epoch: bool = False,
         num_parallel_calls: int = AUTOTUNE,
         executor: FunctionExecutor = "thread",
         on_error: OnError | None = None,
@@ -518,12 +523,14 @@ class Dataset:
         only single rows. Pieces are cut as for `map`.
 
         Args:
-            fn: Gets a row as a dict of Python values and returns another dict. Of a class each worker makes an
-                instance and calls the instance, as for `map`.
+            fn: Gets a row as a dict of Python values and returns another dict, or a tuple of the columns that `schema`
+                names. Of a class each worker makes an instance and calls the instance, as for `map`.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
             schema: Schema of the returned rows. Without a schema the first piece decides, and `Dataset.schema` is
                 unknown.
             seed: Makes the call `fn(row, rng)`, with a generator that the rows of a piece use one after the other.
+            epoch: Makes the call `fn(row, epoch)`, or `fn(row, rng, epoch)`, with the number of the epoch: 0, 1, … So a
+                curriculum resumes and `set_epoch` moves it. Before a cache the number is always 0.
             num_parallel_calls: Pieces that are worked on at the same time; 1 means one row at a time, in order.
             executor: `"process"` works on pieces in worker processes, as for `map`: several times as fast on as many
                 cores.
@@ -556,6 +563,7 @@ class Dataset:
             columns=columns,
             schema=schema,
             seed=seed,
+            epoch=epoch,
             num_parallel_calls=num_parallel_calls,
             executor=executor,
             on_error=on_error,

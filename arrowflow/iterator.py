@@ -272,8 +272,7 @@ class Iterator(Generic[T]):
 
     def _close(self, *, interrupted: bool) -> None:
         self._closed = True
-        engine = self._engine
-        if engine is not None:
+        if (engine := self._engine) is not None:
             engine.close(interrupted=interrupted)
             self.progress.final = engine.statistics()
             if not self._busy:
@@ -385,6 +384,7 @@ def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics 
         seconds=0.0 if progress.began is None else progress.last - progress.began,
         waited_seconds=progress.waited_seconds,
         first_batch_seconds=progress.first_batch_seconds,
+        planning_seconds=prepared.seconds,
         ledger_bytes=ran.ledger_bytes,
         ledger_peak_bytes=ran.ledger_peak_bytes,
         ledger_budget_bytes=prepared.options.ram_budget,

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any
 
+import pyarrow as pa
+
 from arrowflow import state
 from arrowflow.autotune import Policy
 from arrowflow.clock import WallClock
@@ -46,7 +48,9 @@ class Prepared:
         chain: The physical plan.
         options: Options of the whole pipeline.
         found: The tuner's results of earlier epochs.
+        seconds: The time that it took to prepare it.
         counted: The rows and batches of the last whole epoch that ran, where only that tells.
+        learnt_schema: The columns of the batches of a run, where only that tells.
     """
 
     bound: Node
@@ -54,8 +58,10 @@ class Prepared:
     applied: tuple[str, ...]
     chain: Chain
     options: ResolvedOptions
+    seconds: float = field(default=0.0, compare=False)
     found: dict[StageKey, Setting] = field(default_factory=dict, compare=False)
     counted: tuple[Count, Count] | None = field(default=None, compare=False)
+    learnt_schema: pa.Schema | None = field(default=None, compare=False)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -117,6 +123,16 @@ class Prepared:
         if self.repeats_counts:
             object.__setattr__(self, "counted", (rows, batches if self.bound.batched else None))
 
+    def learn_schema(self, schema: pa.Schema) -> None:
+        """Takes note of the columns of a batch."""
+        object.__setattr__(self, "learnt_schema", schema)
+
+    @property
+    def batch_schema(self) -> pa.Schema | None:
+        """The columns of batches: those of the plan, or of a run where only that tells; None before."""
+        planned = self.optimised.schema
+        return self.learnt_schema if planned is None else planned
+
     @cached_property
     def owns_buffers(self) -> bool:
         """Whether the memory of batches belongs to the batches alone."""
@@ -132,6 +148,8 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
             names. Then only these columns are read. The step itself is left out, since it would stand between the
             last batch and its conversion.
     """
+    clock = WallClock()
+    began = clock.now()
     options = options_of(plan)
     bound = bind(plan, options, services=Planning(2 * MAX_WAITING_CALLS))
     optimised, applied = optimise(bound, options.disabled_rules)
@@ -144,7 +162,10 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
     optimised = reduce(lambda plan, node: node.at_end(plan), post_order(optimised), optimised)
     chain = plan_chain(optimised, options)
     forget_compiled()
-    prepared = Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)
+    seconds = clock.now() - began
+    prepared = Prepared(
+        bound=bound, optimised=optimised, applied=applied, chain=chain, options=options, seconds=seconds
+    )
     lasting = [node for node in post_order(optimised) if type(node).let_go is not Node.let_go]
     if lasting:
         # An engine that has ended refers to its nodes until garbage is collected, which may be never.

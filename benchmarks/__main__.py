@@ -35,6 +35,8 @@ NAMES = (
     "remote",
     "bad_rows",
     "processes",
+    "row_functions",
+    "literals",
     "handover",
     "torch_wide",
     "beside",

@@ -8,22 +8,27 @@ second. A chain whose calls use C seconds of CPU a row makes at most budget/ΣC 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arrowflow.physical.tuning import (
     MOSTLY_COMPUTES,
+    NO_TIMES,
     WAITS,
     ClusterStatistics,
     RunSample,
     StageKey,
     StageStatistics,
     Statistics,
+    Times,
 )
 
 GAPS = 0.75
 """Calls that wait for a part of their time do so at the same time now and then: more of them keep the cores busy."""
 LOCK = "it holds the interpreter lock"
 """Reasons use this text for functions that were found to hold the lock."""
+CROWDED, ONE_LOCK = 0.7, 1.2
+"""Cores that calls which may hold the interpreter lock use or wait for. From the first figure on the calls may be waiting
+for the lock; above the second they do not."""
 HARDLY_WAITS = 0.02
 """Below this share of waiting the consumer has what it wants."""
 WANTS_MORE = 0.1
@@ -50,6 +55,7 @@ class StageWindow:
         queued: Calls that waited for a core, on average.
         capped: Whether it had input, but as many calls in flight as may be.
         full: Whether its output had no room.
+        unfinished: Of long calls that still run: calls in flight, cores and those that waited for a core, on average.
     """
 
     stage: StageStatistics
@@ -59,6 +65,21 @@ class StageWindow:
     queued: float
     capped: bool
     full: bool
+    unfinished: Times = NO_TIMES
+
+    def with_unfinished(self) -> StageWindow:
+        """Returns the figures with those of long calls that still run.
+
+        They say who has the cores. Their share of CPU time may be another one when they end: many wait first.
+        """
+        busy, cores, queued = self.unfinished
+        return replace(
+            self,
+            in_flight=max(0.0, self.in_flight + busy),
+            cores=max(0.0, self.cores + cores),
+            queued=max(0.0, self.queued + queued),
+            unfinished=NO_TIMES,
+        )
 
     @property
     def share(self) -> float:
@@ -69,6 +90,14 @@ class StageWindow:
     def alive(self) -> float:
         """Calls that had a core or waited for something else, on average."""
         return max(self.in_flight - self.queued, self.cores)
+
+    @property
+    def wanted(self) -> float:
+        """Cores that they used or waited for, on average.
+
+        That is one for calls that hold the interpreter lock, however busy the machine is.
+        """
+        return self.cores + self.queued
 
     @property
     def trust(self) -> float:
@@ -117,6 +146,10 @@ class RunWindow:
     chunks: int
     waiting: float
     stages: dict[StageKey, StageWindow]
+
+    def with_unfinished(self) -> RunWindow:
+        """Returns the figures with those of long calls that still run."""
+        return replace(self, stages={key: part.with_unfinished() for key, part in self.stages.items()})
 
     def tunable(self) -> list[tuple[StageKey, StageWindow]]:
         """Returns the stages that may have many calls in flight, the most downstream first."""
@@ -183,6 +216,8 @@ def _stage_window(before: StageStatistics | None, after: StageStatistics, second
         return value
 
     busy = grown("busy_seconds")
+    earlier = NO_TIMES if before is None else before.unfinished
+    unfinished = ((now - then) / seconds for now, then in zip(after.unfinished, earlier, strict=True))
     return StageWindow(
         stage=after,
         calls=int(grown("calls")),
@@ -192,6 +227,7 @@ def _stage_window(before: StageStatistics | None, after: StageStatistics, second
         queued=grown("queued_seconds") / seconds,
         capped=grown("capped") > 0,
         full=grown("full") > 0,
+        unfinished=Times(*unfinished),
     )
 
 
@@ -215,7 +251,7 @@ def bottleneck(statistics: Statistics) -> str:
     share = f"the loop waited {100 * waiting:.{int(waiting < 0.1)}f} % of {seconds:,.{2 - (seconds >= 10)}f} s (and {first})"
     if waiting < WANTS_MORE:
         return f"your own step limits you: {share}"
-    parts = [_stage_window(None, stage, statistics.seconds) for stage in statistics.stages]
+    parts = [_stage_window(None, stage, statistics.seconds).with_unfinished() for stage in statistics.stages]
     text, gain = _limit(parts, statistics)
     # No more than a consumer that never waits.
     gain = min(gain, 1 / max(1 - waiting, 0.01) - 1)
@@ -249,7 +285,9 @@ def _limit(parts: Sequence[StageWindow], statistics: Statistics) -> tuple[str, f
         return f"{phrase(stage)}, of which you asked for {stage.asked_calls} calls at a time,", 0.0
     if (few := few_connections(statistics)) is not None:
         return f"the client of your storage, which opens at most {few} connections,", 0.0
-    if longest.share < WAITS and longest.in_flight >= 1:
+    # Calls that wait for the interpreter lock look as if they waited for something else.
+    python = sum(part.wanted for part in parts if part.stage.cost != "computes")
+    if longest.share < WAITS and longest.in_flight >= 1 and python < CROWDED:
         return f"{phrase(stage)}, which waits with {longest.in_flight:.0f} calls in flight,", 0.0
     return phrase(stage), 0.0
 

@@ -24,10 +24,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from arrowflow.autotune.model import LOCK, RunWindow, StageWindow, cpu_time, weight_of, window_between
+from arrowflow.autotune.model import (
+    CROWDED,
+    LOCK,
+    ONE_LOCK,
+    RunWindow,
+    StageWindow,
+    cpu_time,
+    weight_of,
+    window_between,
+)
+from arrowflow.autotune.trials import LAST_REST_SECONDS, Memory, Trial
 from arrowflow.physical.tuning import (
     MAX_WAITING_CALLS,
     MOSTLY_COMPUTES,
@@ -42,66 +52,13 @@ from arrowflow.physical.tuning import (
 PERIOD_SECONDS, LONG_SECONDS = 0.05, 2.0
 MAX_READY_ITEMS = 64
 STEP = 0.05
-CROWDED, ONE_LOCK = 0.7, 1.2
-"""Cores in use by calls that may hold the interpreter lock. From the first figure on the calls may be waiting for the
-lock; above the second they do not."""
 BUSY, OVER = 0.9, 1.05
 WORTH = 1.04
 """A change is kept if the rate is better by this factor; long windows of one run differ by about 3 %."""
 NO_WORSE, HEADROOM = 0.95, 1.25
 SURE_SECONDS, SATISFIED_SECONDS = 1.0, 0.5
 FEW_CALLS, MIN_CALLS, ALONE_CALLS = 1.5, 3, 4
-FIRST_REST_SECONDS, LAST_REST_SECONDS, DRIFT = 1.0, 60.0, 1.5
-
-
-@dataclass(slots=True, kw_only=True)
-class Trial:
-    """A change whose worth is not known yet.
-
-    Attributes:
-        key: The stage.
-        kind: The kind of change.
-        before: The setting to go back to.
-        was: The figures of the run before the change.
-        evidence: The change, in words.
-    """
-
-    key: StageKey
-    kind: str
-    before: Setting
-    was: RunWindow
-    evidence: str
-
-
-@dataclass(slots=True, kw_only=True)
-class Memory:
-    """The policy's knowledge of one stage.
-
-    Attributes:
-        setting: Its current setting.
-        share: Share of a call that is CPU time, smoothed.
-        used_share: The one that the weight was made of.
-        lock: Whether it was found to hold the interpreter lock.
-        rests_until: When each kind of change may be tried again.
-        rest_seconds: How long each kind rests the next time.
-    """
-
-    setting: Setting
-    share: float
-    used_share: float
-    lock: bool
-    rests_until: dict[str, float] = field(default_factory=dict)
-    rest_seconds: dict[str, float] = field(default_factory=dict)
-
-    def may(self, kind: str, now: float) -> bool:
-        """Whether a kind of change may be tried."""
-        return now >= self.rests_until.get(kind, 0.0)
-
-    def rest(self, kind: str, now: float) -> None:
-        """Leaves a kind of change alone for a while, twice as long each time."""
-        rest = self.rest_seconds.get(kind, FIRST_REST_SECONDS)
-        self.rests_until[kind] = now + rest
-        self.rest_seconds[kind] = min(2 * rest, LAST_REST_SECONDS)
+DRIFT = 1.5
 
 
 class Policy:
@@ -208,7 +165,7 @@ class Policy:
         """Whether calls neither wait for a core nor for the interpreter lock, for sure."""
         if window is None or not window.says_something:
             return False
-        python = max(recent.python_cores, window.python_cores)
+        python = max(recent.python_wanted, window.python_wanted)
         wanted = max(recent.wanted_cores, window.wanted_cores)
         return python <= CROWDED and wanted <= BUSY * self._cpu_budget
 
@@ -273,11 +230,13 @@ class Policy:
             self._set(key, max_calls=calls, reason="it may not hold the lock of the interpreter any more")
             self._settle()
             return True
-        # Calls count where they end: while more of them run than have ended, what they use is not known.
-        if not window.says_something or part.calls < part.flying:
+        window = window.with_unfinished()
+        part = window.stages[key]
+        # Short calls count where they end: while more of them run than were counted, what they use is not known.
+        if not window.says_something or part.in_flight + 1 < stage.running:
             return False
-        # Where calls queue for cores, somebody else has those; who holds the lock keeps the others from queueing.
-        one_core = part.cores > CROWDED and window.python_wanted < ONE_LOCK and part.in_flight >= FEW_CALLS
+        # Where several calls queue for cores, somebody else has those; who holds the lock keeps the others from queueing.
+        one_core = part.wanted > CROWDED and window.python_wanted < ONE_LOCK and part.in_flight >= FEW_CALLS
         # Calls that wait as well are looked at where more of them did not help.
         waits = part.share < MOSTLY_COMPUTES and (stage.weight >= WAITS or "calls" in memory.rests_until)
         if stage.cost == "computes" or stage.asked_calls == 1 or not (one_core and waits):
@@ -326,14 +285,22 @@ class Policy:
 
     def _judge_alone(self, trial: Trial, window: RunWindow) -> None:
         """Tells calls that hold the interpreter lock, of which one makes as much as many, from those that wait."""
+        window = window.with_unfinished()
         key, part, was = trial.key, window.stages[trial.key], trial.was.stages[trial.key]
+        if part.in_flight >= FEW_CALLS:
+            self._settle()  # long calls of before still run
+            return
         if part.calls < ALONE_CALLS and window.seconds < LONG_SECONDS / 2:
             return
         self._take_back(trial, window, trial.before.reason)
         if not part.alive or window.python_cores - part.cores > 1 - CROWDED:
             return
         rate, rate_before = part.calls / (part.alive * window.seconds), was.calls / trial.was.seconds
-        if part.share > MOSTLY_COMPUTES and rate >= (NO_WORSE - was.in_flight / was.calls) * rate_before:
+        if min(part.calls, was.calls) < ALONE_CALLS:  # of long calls, how much they compute tells more
+            as_much = part.share >= NO_WORSE * was.wanted
+        else:
+            as_much = rate >= (NO_WORSE - was.in_flight / was.calls) * rate_before
+        if part.share > MOSTLY_COMPUTES and as_much:
             self._cap(key, part, was)
         else:
             self._believe(key, part.share)

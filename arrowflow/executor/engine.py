@@ -28,7 +28,7 @@ from arrowflow.executor.stages.tail import Tail
 from arrowflow.executor.stages.totals import Totals
 from arrowflow.executor.workers import cores
 from arrowflow.executor.workers.pool import Pool
-from arrowflow.executor.workers.worker import Worker
+from arrowflow.executor.workers.worker import Worker, note_unfinished
 from arrowflow.interrupts import is_own
 from arrowflow.kernels.items import Item
 from arrowflow.observe.timeline import Timeline
@@ -158,6 +158,7 @@ class Engine:
             return
         self._next_step = now + self._tuner.period_seconds
         self.ledger.drain()
+        note_unfinished(self.pool.threads, now)
         sample = RunSample(
             now=now,
             cpu_budget=cores.allowance(self),
@@ -348,6 +349,7 @@ class Engine:
             return EngineStatistics()  # in a forked child the lock may be held by a thread that is not there
         with self.lock:
             self.ledger.drain()
+            note_unfinished(self.pool.threads, self.clock.now())
             return EngineStatistics(
                 stages=self.totals.statistics(() if self._dropped else self._stages()),
                 ledger_bytes=self.ledger.used,

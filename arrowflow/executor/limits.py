@@ -53,6 +53,9 @@ FIRST_LOOK_SECONDS: Final = 0.001
 LAST_LOOK_SECONDS: Final = 0.016
 """The longest time between two looks of the watch."""
 
+LONG_CALL_SECONDS: Final = 0.1
+"""A call that has run for this time is counted while it runs. Two samples of the tuner come sooner."""
+
 SHORTEST_CALL_SECONDS: Final = 50e-6
 """The CPU share of a call under 50 µs is mostly noise."""
 

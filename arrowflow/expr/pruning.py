@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -178,12 +179,55 @@ class _Reader:
         ):
             return None
         own = self.schema.field(column.name).type
-        found = [self._comparable(Literal(value, values.type.value_type), own) for value in values.value]
-        if not found or not all(found):
+        try:
+            keys = sorted(self._comparable_keys(values.value, values.type.value_type, own))
+        except TypeError:  # texts among bytes
             return None
-        tests = [self._bounds("equal", column.name, parts) for parts in found]
-        # pyarrow says that a null is not in the set.
-        return lambda statistics, rows: _May(any(test(statistics, rows).true for test in tests), True)
+        return self._among(column.name, keys) if keys else None
+
+    def _comparable_keys(self, values: list[Any], given: pa.DataType, own: pa.DataType) -> Collection[Any]:
+        """The values with which the engine may compare a column of type `own` for a list; empty if one is unknown."""
+        classes = set(map(type, values))
+        integers = pa.types.is_integer(own) or (pa.types.is_temporal(own) and given.equals(own))
+        if pa.types.is_floating(own) and classes <= {int, float} and len(values) > _FEW:
+            return self._floats(values, own)
+        if classes == {int} and integers:
+            samples = [min(values), max(values)]  # all between them are as comparable
+        elif classes in ({str}, {bytes}) and not pa.types.is_temporal(own):
+            samples = values[:1]
+        else:
+            samples = values if len(values) <= _MANY else []
+        found = [self._comparable(Literal(value, given), own) for value in samples]
+        if not all(found):
+            return []
+        return values if len(samples) < len(values) and samples else [key for keys in found for key in keys]
+
+    def _floats(self, values: list[Any], type: pa.DataType) -> Collection[float]:
+        wide = np.array(values, np.float64)
+        with np.errstate(over="ignore"):
+            narrow = wide.astype(_NARROW[type.bit_width]).astype(np.float64)
+        if np.isnan(wide).any() or (np.abs(wide) > _EXACT_FLOAT).any():
+            return []
+        return np.concatenate([wide, narrow]).tolist()
+
+    def _among(self, name: str, keys: Sequence[Any]) -> Test:
+        """The test of being one of the sorted `keys`. A null may be in no list, pyarrow says."""
+        type = self.schema.field(name).type
+
+        def test(statistics: Statistics, rows: int) -> _May:
+            found = statistics.get(name)
+            if found is not None and found.null_count == rows:
+                return _May(False, True)
+            low, high = _limits(found, type)
+            if low is None or high is None:
+                return _MAYBE
+            try:
+                at = bisect_left(keys, low)
+                return _May(at < len(keys) and keys[at] <= high, True)
+            except TypeError:
+                return _MAYBE
+
+        return test
 
     def _comparable(self, literal: Literal, type: pa.DataType) -> list[Any]:
         """The values with which the engine may compare a column of `type` for `literal`; empty if unknown."""
@@ -239,7 +283,7 @@ class _Reader:
             found = statistics.get(name)
             if found is not None and found.null_count == rows:
                 return _May(False, False)
-            low, high = (None, None) if found is None else (_bound(found.min, type), _bound(found.max, type))
+            low, high = _limits(found, type)
             if low is None or high is None:
                 return _MAYBE
             true = any(_possible(function, low, high, value) for value in values)
@@ -270,6 +314,8 @@ _OPPOSITE: Final = {
 }
 # Above this limit, an integer written for a float column may be rounded, or compared in yet another type.
 _EXACT_FLOAT: Final = float(1 << 53)
+# Keys of rare types are looked at one by one, 50 µs each. Longer lists of them prune nothing.
+_FEW, _MANY = 16, 1000
 
 
 def _possible(function: str, low: Any, high: Any, value: Any) -> bool:
@@ -288,6 +334,11 @@ _POSSIBLE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
     "greater": lambda low, high, value: high > value,
     "greater_equal": lambda low, high, value: high >= value,
 }
+
+
+def _limits(found: ColumnStatistics | None, type: pa.DataType) -> tuple[Any, Any]:
+    """Returns minimum and maximum in the form of literals of `type`; each is None if unknown."""
+    return (None, None) if found is None else (_bound(found.min, type), _bound(found.max, type))
 
 
 def _bound(value: object, type: pa.DataType) -> object | None:

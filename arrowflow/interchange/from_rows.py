@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,13 @@ from arrowflow.errors import SchemaError, said
 from arrowflow.interchange.enums import as_enum, enum_values
 from arrowflow.interchange.from_numpy import batch_from_arrays, is_masked
 from arrowflow.interchange.kept_values import check_kept, in_unit, leaf_type
+from arrowflow.interchange.nested_lists import Values, holds_shaped, nested_lists
 from arrowflow.lazy import compute as pc
 from arrowflow.types import convert, is_number, normalise
 
-_COMMON: frozenset[type] = frozenset((bool, int, float, str, bytes))
+_COMMON: frozenset[type] = frozenset((NoneType, bool, int, float, str, bytes))
+_MADE = frozenset((pl.Null, pl.Boolean, pl.Int64, pl.Float64, pl.String, pl.Binary))
+"""What Polars makes of them. Integers that need more bits become something else, for which pyarrow is asked."""
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -42,29 +47,50 @@ def batch_from_rows(
         >>> batch_from_rows([{"x": [1, 2], "y": 0}, {"x": [], "y": 1}], ["x", "y"], None, "fn").to_pydict()
         {'x': [[1, 2], []], 'y': [0, 1]}
     """
-    columns = []
-    for name in names:
-        values = [row[name] for row in rows]
+    return batch_from_values({name: [row[name] for row in rows] for name in names}, schema, what)
+
+
+def batch_from_values(
+    columns: Mapping[str, Sequence[Any]], schema: pa.Schema | None, what: str
+) -> pa.RecordBatch:
+    """Returns values by column as a record batch; see `batch_from_rows`.
+
+    Example:
+        >>> batch_from_values({"x": [[1, 2], []], "y": [0, 1]}, None, "fn").to_pydict()
+        {'x': [[1, 2], []], 'y': [0, 1]}
+    """
+    made = []
+    for name, values in columns.items():
         field = None if schema is None else schema.field(name)
         if field is not None and enum_values(field) is not None:
-            columns.append(as_enum(_column(name, values, pa.string(), what), field))
+            made.append(as_enum(_column(name, values, pa.string(), what), field))
         else:
-            columns.append(_column(name, values, None if field is None else field.type, what))
-    return pa.RecordBatch.from_arrays(columns, names=list(names))
+            made.append(_column(name, values, None if field is None else field.type, what))
+    return pa.RecordBatch.from_arrays(made, names=list(columns))
 
 
-def _column(name: str, values: list[Any], type: pa.DataType | None, what: str) -> pa.Array:
+def _column(name: str, values: Sequence[Any], type: pa.DataType | None, what: str) -> pa.Array:
     try:
-        values = [_plain(value, type) for value in values]
-        column = _stacked(name, values, type) if _is_shaped(values, type) else _array(values, type)
+        if _COMMON.issuperset(classes := set(map(builtins.type, values))):
+            column = _array(values, type, classes)
+        else:
+            column = _from_nested([_plain(value, type) for value in values], type)
     except _FAILURES as error:
         raise _refused(name, type, what, values, error) from error
     return convert(column, normalise(column.type))
 
 
-def _array(values: list[Any], type: pa.DataType | None) -> pa.Array:
-    """Returns values as `pa.array` does, which imports pandas where it is installed: not for what Polars makes alike."""
-    column = _by_polars(values) if _have_one_class(values) else None
+def _array(
+    values: Sequence[Any], type: pa.DataType | None, classes: set[builtins.type] | None = None
+) -> pa.Array:
+    """Returns values as `pa.array` does, which imports pandas where it is installed: not for what Polars makes alike.
+
+    Args:
+        values: The values.
+        type: The column's type, if known.
+        classes: The classes of the values, if known.
+    """
+    column = _by_polars(values) if _have_one_class(values, classes) else None
     if column is not None and (type is None or column.type == type):
         return column
     if column is not None and _is_widened(column.type, type):
@@ -77,11 +103,14 @@ def _array(values: list[Any], type: pa.DataType | None) -> pa.Array:
     return column
 
 
-def _by_polars(values: list[Any]) -> pa.Array | None:
+def _by_polars(values: Sequence[Any]) -> pa.Array | None:
     try:
-        column = pl.Series(values, strict=True).to_arrow()
+        series = pl.Series(values, strict=True)
     except (pl.exceptions.PolarsError, TypeError, OverflowError):  # as of integers beside floats
         return None
+    if not pl.datatypes.unpack_dtypes(series.dtype) <= _MADE:
+        return None
+    column = series.to_arrow()
     return convert(column, normalise(column.type))
 
 
@@ -98,21 +127,21 @@ def _has_infinity(column: pa.Array) -> bool:
     return bool(pc.any(pc.is_inf(column)).as_py())
 
 
-def _have_one_class(values: list[Any]) -> bool:
+def _have_one_class(values: Sequence[Any], known: set[type] | None) -> bool:
     """Whether values, in lists too, are of one class that Polars reads as pyarrow does, or None."""
-    found: set[type] = set()
-    _find_classes(values, found)
-    return len(found) <= 1 and found <= _COMMON
+    found = known if known is not None else _classes(values)
+    return found <= _COMMON and len(found - {NoneType}) <= 1
 
 
-def _find_classes(values: list[Any], found: set[type]) -> None:
-    for value in values:
-        if value.__class__ is list:
-            _find_classes(value, found)
-        elif value.__class__ is int and not -(1 << 63) <= value < 1 << 63:
-            found.add(object)
-        elif value is not None:
-            found.add(value.__class__)
+def _classes(values: Sequence[Any]) -> set[type]:
+    """Returns the classes of values, in lists too."""
+    found = set(map(type, values))
+    if list in found:
+        found.remove(list)
+        for value in values:
+            if value.__class__ is list:
+                found |= _classes(value)
+    return found
 
 
 def _plain(value: Any, type: pa.DataType | None) -> Any:
@@ -136,29 +165,33 @@ def _has_no_type(value: Any) -> bool:
     try:
         pa.array([value])
     except _FAILURES:
-        return not (isinstance(value, np.ndarray) and value.ndim > 1)
+        return not holds_shaped(value)
     return False
 
 
-def _is_shaped(values: list[Any], type: pa.DataType | None) -> bool:
-    """Whether the values are arrays that Arrow does not read by itself."""
+def _from_nested(values: Values, type: pa.DataType | None) -> pa.Array:
+    """Returns values as a column; arrays of several dimensions, in lists and dicts too, are nested lists."""
     if isinstance(type, pa.FixedShapeTensorType):
-        return True
-    return any(isinstance(value, np.ndarray) and value.ndim > 1 for value in values)
+        return _tensors(values, type)
+    if isinstance(values, np.ndarray):
+        return nested_lists(values, type, _from_nested) if values.ndim > 1 else _flat(values, type)
+    if not holds_shaped(values):
+        return _array(values, type)
+    return nested_lists([_plain(value, type) for value in values], type, _from_nested)
 
 
-def _stacked(name: str, values: list[Any], type: pa.DataType | None) -> pa.Array:
-    """Returns arrays of one shape, or None, as one column."""
-    if isinstance(type, pa.FixedShapeTensorType):
-        return _tensors(name, values, type)
-    if any(value is None for value in values):
-        return _array([value.tolist() if isinstance(value, np.ndarray) else value for value in values], type)
-    arrays = np.stack([np.asarray(value) for value in values])
-    column = batch_from_arrays({name: arrays}, None if type is None else pa.schema([(name, type)])).column(0)
-    return column if type is None or column.type == type else _array(arrays.tolist(), type)
+def _flat(array: np.ndarray[Any, Any], type: pa.DataType | None) -> pa.Array:
+    """Returns the values of an array of one dimension as a column."""
+    if array.dtype.kind in "mM" and type is not None:
+        made = in_unit(array, type)
+        if isinstance(made, list):
+            return _array(made, type)
+        array = made
+    column = batch_from_arrays({"values": array}).column(0)
+    return column if type is None or column.type == type else _array(array.tolist(), type)
 
 
-def _tensors(name: str, values: list[Any], type: pa.FixedShapeTensorType) -> pa.Array:
+def _tensors(values: Values, type: pa.FixedShapeTensorType) -> pa.Array:
     dtype = np.dtype(type.value_type.to_pandas_dtype())
     arrays = [np.asarray(value) for value in values if value is not None]
     for array in arrays:
@@ -172,7 +205,7 @@ def _tensors(name: str, values: list[Any], type: pa.FixedShapeTensorType) -> pa.
     if not arrays:
         return pa.nulls(len(values), type)
     stacked = np.stack(arrays).astype(dtype, copy=False)
-    column = batch_from_arrays({name: stacked}, pa.schema([(name, type)])).column(0)
+    column = batch_from_arrays({"values": stacked}, pa.schema([("values", type)])).column(0)
     if column.type != type:
         raise ValueError(f"an array of the shape {list(stacked.shape[1:])}")
     if len(arrays) == len(values):

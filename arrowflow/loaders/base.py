@@ -96,6 +96,7 @@ class ExportDelivery(Generic[T]):
         self.ahead = hand_over.ahead
         self._hand_over = hand_over
         self._naming = _Naming(hand_over.name)
+        self._prepared = prepared
         self._owned = prepared.owns_buffers
         schema = prepared.optimised.schema
         # After a `map` without `schema=` only the first batch tells the schema.
@@ -153,6 +154,7 @@ class ExportDelivery(Generic[T]):
     def _export_for(self, batch: pa.RecordBatch) -> Export[T]:
         if self._export is None:
             self._export = self._make_export(batch.schema)
+            self._prepared.learn_schema(batch.schema)
         return self._export
 
 
@@ -367,13 +369,14 @@ class Loader(Generic[T]):
         if not copies:
             return report(self.stats(), verbose=verbose)
         prepared = self._prepared()
-        if prepared.optimised.schema is None:
-            raise PlanError("the columns are only known once the pipeline runs; pass schema= to `map`")
+        schema = prepared.batch_schema
+        if schema is None:
+            raise PlanError(
+                "the columns are only known once the pipeline runs: take a batch first, or pass schema= to `map`"
+            )
         # A strict loader would refuse the copies that this call has to describe.
         request = replace(self._hand_over.request, strict_zero_copy=False)
-        export = self._hand_over.make_export(
-            prepared.optimised.schema, owned=prepared.owns_buffers, request=request
-        )
+        export = self._hand_over.make_export(schema, owned=prepared.owns_buffers, request=request)
         columns = export.explain()
         before = [text for node in post_order(prepared.optimised) for text in node.copies()]
         return "\n".join([*columns, *before])

@@ -12,6 +12,8 @@ from arrowflow.physical.tuning import StageStatistics, Statistics
 
 INFLATES = 2.0
 COSTLY_SHARE = 0.3
+WORTH_SHARE = 0.1
+"""A cache is worth a line if it saves this share of an epoch."""
 FEW_ROWS, MANY_CALLS = 8, 200
 MAPS = ("map", "map_rows")
 LONG_SECONDS, GOOD_SECONDS = 1.0, 0.25
@@ -89,7 +91,7 @@ def _frozen(stages: Sequence[StageStatistics]) -> Iterator[str]:
 
 
 def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
-    """Finds the place after deterministic operators where a cache saves the most time for its bytes."""
+    """Finds the place after deterministic operators where a cache saves the most time of an epoch for its bytes."""
     stages = statistics.stages
     waited, seconds = waiting_after_start(statistics)
     if waited < WANTS_MORE * seconds or any(_named(stages, "cache")):
@@ -103,16 +105,15 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
         if remote is not None:
             yield _local_copy(remote)
         return
-    total = sum(stage.busy_seconds for stage in stages) or 1.0
-    saved, best = 0.0, None
-    for stage in reversed(stages):
+    best = None
+    for place in reversed(range(len(stages))):
+        stage = stages[place]
         if stage.random:
             break
-        saved += stage.busy_seconds
-        if stage.bytes and saved > COSTLY_SHARE * total:
-            best = max(
-                best or (0.0, 0.0, stage), (saved / stage.bytes, saved, stage), key=lambda place: place[0]
-            )
+        saved = statistics.seconds - _least_seconds(stages[:place], statistics)
+        if stage.bytes and saved > WORTH_SHARE * statistics.seconds:
+            found = (saved / stage.bytes, saved, stage)
+            best = found if best is None or found[0] > best[0] else best
     if best is None and remote is not None:
         yield _local_copy(remote)
     if best is not None:
@@ -124,8 +125,24 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
         )
         yield (
             f"with more epochs than one a cache pays most right after {stage.operators[-1]}: for these rows it would save "
-            f"{saved:.1f} s of work in each epoch, for {stage.bytes / 2**20:,.1f} MiB{where}"
+            f"{saved:.1f} of {statistics.seconds:.1f} s in each epoch, for {stage.bytes / 2**20:,.1f} MiB{where}"
         )
+
+
+def _least_seconds(stages: Sequence[StageStatistics], statistics: Statistics) -> float:
+    """Returns the time that an epoch takes where only these stages run, and the consumer makes its steps as before.
+
+    The wall time of calls says little: calls wait for a core, for the interpreter lock and for each other.
+    """
+    cores = sum(stage.busy_seconds * stage.weight if stage.foreign else stage.cpu_seconds for stage in stages)
+    locked = sum(stage.cpu_seconds for stage in stages if LOCK in stage.reason)
+    alone = (
+        stage.busy_seconds / (stage.max_calls if stage.kind == "parallel" else 1)
+        for stage in stages
+        if stage.kind != "parallel" or stage.cost != "computes"
+    )
+    steps = statistics.seconds - statistics.waited_seconds
+    return max(steps, cores / statistics.cpu_budget, locked, *alone, 0.0)
 
 
 def _local_copy(source: str) -> str:

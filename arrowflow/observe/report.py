@@ -19,6 +19,8 @@ FOLDED_SHARE = 0.01
 NAME_WIDTH = 44
 IDLE_SHARE, IDLE_SECONDS = 0.02, 0.1
 """Cores that are idle for one reason are named from this share of the CPU budget on, and so many seconds of a core."""
+LONG_PLANNING_SECONDS = 0.1
+"""Planning is named from this time on."""
 
 _HEADER = ("stage", "rows/s", "cores", "in flight", "ready", "memory", "")
 
@@ -43,6 +45,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
     lines = [
         statistics.bottleneck,
         _figures(statistics),
+        *_planning(statistics),
         *_idle(statistics),
         *_retries(statistics),
         *_left_out(statistics),
@@ -66,6 +69,12 @@ def _figures(statistics: Statistics) -> str:
     )
 
 
+def _planning(statistics: Statistics) -> Iterator[str]:
+    """Yields a line on the time before the first batch was asked for, if it is worth one."""
+    if statistics.planning_seconds >= LONG_PLANNING_SECONDS:
+        yield f"planning: {statistics.planning_seconds:.2f} s, before the first batch was asked for"
+
+
 def _idle(statistics: Statistics) -> Iterator[str]:
     """Yields a line on the cores that no call used, if they are worth one."""
     spent = statistics.seconds * statistics.cpu_budget
@@ -76,8 +85,10 @@ def _idle(statistics: Statistics) -> Iterator[str]:
         if share >= IDLE_SHARE and statistics.idle[reason] >= IDLE_SECONDS
     ]
     if found:
-        cores = (f"{statistics.idle[reason] / statistics.seconds:.2f} for {reason}" for reason in found)
-        yield f"idle cores: {', '.join(cores)}"
+        cores = (
+            f"{statistics.idle[reason] / statistics.seconds:.2f} waited for {reason}" for reason in found
+        )
+        yield f"of {_count(statistics.cpu_budget, 'core')}, {' and '.join(cores)}"
 
 
 def _retries(statistics: Statistics) -> Iterator[str]:
@@ -171,11 +182,17 @@ def _cells(group: Sequence[StageStatistics], statistics: Statistics) -> tuple[st
         _name(group),
         f"{last.rows / seconds:,.0f}" if seconds else "",
         f"{sum(_cores(stage, seconds) for stage in group):.2f}" if calls else "",
-        f"{flying:.1f} of {main.max_calls}" if calls else "your thread",
+        _flying(flying, main) if calls else "your thread",
         f"{last.max_ready_items} of {max(last.max_ready_items, last.ready_limit)}" if calls else "",
         f"{_mib(sum(held))} MiB" if sum(held) else "-",
         _note(main, flying, last, statistics),
     )
+
+
+def _flying(flying: float, stage: StageStatistics) -> str:
+    """Returns the calls in flight on average, of those that may be; before, more may have been allowed than now."""
+    most = stage.max_calls
+    return f"{flying:.1f} of {most}" if flying <= most + 0.05 else f"{flying:.1f}, now at most {most}"
 
 
 def _note(main: StageStatistics, flying: float, last: StageStatistics, statistics: Statistics) -> str:
@@ -241,4 +258,8 @@ def _tuned(stage: StageStatistics) -> str:
 
 
 def _calls(count: int) -> str:
-    return "1 call" if count == 1 else f"{count} calls"
+    return _count(count, "call")
+
+
+def _count(count: int, name: str) -> str:
+    return f"1 {name}" if count == 1 else f"{count} {name}s"

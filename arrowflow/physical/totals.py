@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.physical.tuning import StageKey, StageStatistics, WorkerStatistics
+from arrowflow.physical.tuning import NO_TIMES, StageKey, StageStatistics, Times, WorkerStatistics
 
 _WORK = (
     "calls",
@@ -34,6 +34,7 @@ def summed(latest: StageStatistics, parts: Sequence[Any]) -> StageStatistics:
     return replace(
         latest,
         **{name: sum([getattr(part, name) for part in parts]) for name in (*_WORK, "ready_items", "running")},
+        unfinished=Times(*map(sum, zip(*[part.unfinished for part in parts], strict=True))),
         max_ready_items=max([part.max_ready_items for part in parts]),
         left_out=reduce(LeftOut.plus, [part.left_out for part in parts]),
     )
@@ -44,7 +45,7 @@ def since(before: StageStatistics | None, now: StageStatistics) -> StageStatisti
 
     Bad rows are left out of it: who counts them has to know which ones they are.
     """
-    at_rest = replace(now, ready_items=0, running=0, left_out=NO_BAD_ROWS)
+    at_rest = replace(now, ready_items=0, running=0, left_out=NO_BAD_ROWS, unfinished=NO_TIMES)
     if before is None:
         return at_rest
     return replace(at_rest, **{name: getattr(now, name) - getattr(before, name) for name in _WORK})

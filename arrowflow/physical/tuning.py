@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.kernels.operator import Cost
@@ -64,6 +64,23 @@ def untold_calls(cpu_budget: int) -> int:
     Tokens keep the calls from computing beyond the budget.
     """
     return 2 * cpu_budget + 6
+
+
+class Times(NamedTuple):
+    """Times of calls.
+
+    Attributes:
+        busy: Seconds of wall time.
+        cpu: Seconds of CPU time.
+        queued: Seconds in which they could have run but had no core.
+    """
+
+    busy: float
+    cpu: float
+    queued: float
+
+
+NO_TIMES = Times(0.0, 0.0, 0.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +142,7 @@ class StageStatistics:
         max_ready_items: The most that ever waited.
         ready_limit: The most that may wait, now.
         running: Calls in flight now.
+        unfinished: The times so far of long calls among them, which are no part of the other times.
         capped: How often a look for work found input for it, but as many calls in flight as may be. The tuner then
             tries more calls.
         full: How often a look found its output full: the stages after it are slower.
@@ -160,6 +178,7 @@ class StageStatistics:
     max_ready_items: int
     running: int
     left_out: LeftOut = NO_BAD_ROWS
+    unfinished: Times = NO_TIMES
 
     @property
     def calls_are_short(self) -> bool:
@@ -299,6 +318,8 @@ class Statistics:
         seconds: Seconds since the first batch was asked for.
         waited_seconds: Seconds that the consumer spent inside `next()`.
         first_batch_seconds: Seconds until the first batch was there; part of `waited_seconds`.
+        planning_seconds: Seconds that planning took, before that: listing files, reading footers, compiling expressions.
+            Later epochs take the same plan.
         ledger_bytes: Bytes charged to the ledger now.
         ledger_peak_bytes: The most that were ever charged.
         ledger_budget_bytes: The budget that they are held under.
@@ -328,6 +349,7 @@ class Statistics:
     cpu_budget: int
     workers: int
     stages: tuple[StageStatistics, ...]
+    planning_seconds: float = 0.0
     cpu_seconds: float = 0.0
     idle: Mapping[str, float] = field(default_factory=dict)
     retries: Mapping[str, int] = field(default_factory=dict)

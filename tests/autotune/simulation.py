@@ -21,6 +21,7 @@ from arrowflow.executor.limits import (
     FIRST_LOOK_SECONDS,
     INTERPRETER_SHARE,
     LAST_LOOK_SECONDS,
+    LONG_CALL_SECONDS,
     ROUNDING,
     SHORTEST_CALL_SECONDS,
 )
@@ -31,12 +32,14 @@ from arrowflow.physical.tuning import (
     FIRST_CALLS,
     MAX_REORDER_SLOTS,
     MAX_WAITING_SLOTS,
+    NO_TIMES,
     WAITS,
     RunSample,
     Setting,
     StageKey,
     StageLimits,
     StageStatistics,
+    Times,
     Tuner,
     untold_calls,
 )
@@ -98,6 +101,7 @@ class Stage:
     capped: int = 0
     full: int = 0
     calls: int = 0
+    unfinished: Times = NO_TIMES
     chunks: int = 0
     max_ready_items: int = 0
     most_running: int = 0
@@ -159,6 +163,7 @@ class Stage:
             ready_items=self.out,
             max_ready_items=self.max_ready_items,
             running=self.running,
+            unfinished=self.unfinished,
         )
 
 
@@ -419,7 +424,8 @@ class Simulation:
         stage.queued_seconds += queued
         if stage.cost_is_measured and stage.calls <= FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS:
             share = cpu / max(cpu, elapsed - queued, SHORTEST_CALL_SECONDS)
-            if share * stage.running < INTERPRETER_SHARE and not stage.limits.reason:
+            wanted = (cpu + queued) / max(cpu + queued, elapsed)
+            if max(share, wanted) * stage.running < INTERPRETER_SHARE and not stage.limits.reason:
                 stage.limits.weight = rounded(share)
         stage.running -= 1
         call.done = True
@@ -429,14 +435,16 @@ class Simulation:
     def _look(self) -> None:
         self._watching = False
         rates: list[tuple[Call, float]] = []
+        wanted = 0.0
         for call in filter(_may_wait, self._running):
             at, cpu, queued = call.seen
             call.seen = (self.now, *self.cores.used(call))
             free = self.now - at - (call.seen[2] - queued)
             if free >= FIRST_LOOK_SECONDS / 2:
                 rates.append((call, (call.seen[1] - cpu) / free))
+                wanted += (call.seen[1] - cpu + call.seen[2] - queued) / (self.now - at)
         found = False
-        if rates and sum(rate for _, rate in rates) < INTERPRETER_SHARE:
+        if rates and max(wanted, sum(rate for _, rate in rates)) < INTERPRETER_SHARE:
             for call, rate in rates:
                 if rate < WAITS:
                     found = True
@@ -456,6 +464,15 @@ class Simulation:
     def _tune(self) -> None:
         if self.tuner is None or self.now < self._next_step:
             return
+        for stage in self.stages:
+            long = [
+                (self.now - call.began, *self.cores.used(call))
+                for call in self._running
+                if call.stage is stage
+                and stage.cost_is_measured
+                and self.now - call.began >= LONG_CALL_SECONDS
+            ]
+            stage.unfinished = Times(*map(sum, zip(NO_TIMES, *long, strict=True)))
         self._next_step = self.now + self.tuner.period_seconds
         waiting = 0.0 if self._wait_began is None else self.now - self._wait_began
         sample = RunSample(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arrowflow.autotune.model import bottleneck, phrase, window_between
-from arrowflow.physical.tuning import StageStatistics
+from arrowflow.physical.tuning import StageStatistics, Times
 from tests.autotune.measured import run, sample, stage
 
 EARLY = stage("map", calls=100, busy_seconds=5.0, cpu_seconds=2.0, queued_seconds=0.5, capped=7, full=3)
@@ -180,6 +180,10 @@ def test_the_ledger_limits() -> None:
     ("fields", "words"),
     [
         ({"busy_seconds": 640.0, "cpu_seconds": 1.0}, "map, which waits with 64 calls in flight,"),
+        ({"busy_seconds": 70.0, "cpu_seconds": 9.8}, "map"),  # one core together: they may wait for the lock
+        ({"busy_seconds": 70.0, "cpu_seconds": 5.0, "queued_seconds": 5.0}, "map"),
+        ({"unfinished": Times(70.0, 10.0, 0.0)}, "map"),
+        ({"unfinished": Times(70.0, 1.0, 0.0)}, "map, which waits with 7 calls in flight,"),
         ({"busy_seconds": 6.0, "cpu_seconds": 1.0}, "map"),
         ({"busy_seconds": 20.0, "cpu_seconds": 12.0}, "map"),
         (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from arrowflow.autotune import Policy
-from arrowflow.autotune.policy import LAST_REST_SECONDS
+from arrowflow.autotune.trials import LAST_REST_SECONDS
 from arrowflow.physical.tuning import WAITS, Setting, StageKey
 from tests.autotune.measured import sample, stage
 from tests.autotune.simulation import Simulation, Work, best_fixed
@@ -266,6 +266,29 @@ def test_a_function_that_holds_the_lock_is_called_once_at_a_time(cost: float, co
     assert "interpreter lock" in limits.reason, run.changes
     assert limits.max_calls == 1
     assert run.rate(3, 4) >= WORTH / cost
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("others", [0.0, 2.0], ids=["idle", "beside two busy loops"])
+@pytest.mark.parametrize("cost", [0.01, 0.3, 2.0])
+def test_the_lock_is_found_under_load_and_of_long_calls(cost: float, others: float, seed: int) -> None:
+    works = (DECODE, replace(LOCKED, cpu_seconds=cost))
+    run = Simulation(works, Policy({}), noise=0.05, seed=seed, others=lambda now: others)
+    run.run(max(6, 20 * cost))
+    limits = run.stage("map").limits
+    assert "interpreter lock" in limits.reason and limits.max_calls == 1, run.changes
+    assert all(weight >= WAITS for weight in weights(run, "map")), "it never seems to wait"
+
+
+@pytest.mark.parametrize("others", [0.0, 2.0], ids=["idle", "beside two busy loops"])
+@pytest.mark.parametrize("waiting", [0.02, 3.0])
+def test_calls_that_wait_are_found_under_load_too(waiting: float, others: float) -> None:
+    works = (DECODE, replace(SLEEPS, waiting_seconds=waiting))
+    run = Simulation(works, Policy({}), noise=0.05, seed=1, others=lambda now: others).run(
+        8 * max(1, waiting)
+    )
+    assert "interpreter lock" not in reasons(run, "map")
+    assert run.stage("map").limits.weight < WAITS
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -305,3 +305,44 @@ def test_the_edges_of_every_type_are_not_pruned_away(type: pa.DataType) -> None:
             rows = flags.slice(ROWS * group, ROWS)
             if skip(known, len(rows)):
                 assert True not in rows.to_pylist(), f"{source} {known}"
+
+
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("polars", [True, False])
+def test_long_lists_prune_as_their_keys_do(name: str, polars: bool) -> None:
+    """The truth is the comparison with each key alone; a long list of rare types may keep what it could leave out."""
+    type, pool = POOLS[name]
+    schema = pa.schema([(name, type)])
+    rng = random.Random(name)
+    for _ in range(scaled(30)):
+        chosen = rng.sample(pool, rng.randint(1, len(pool)))
+        keys = pa.array(rng.choices(chosen, k=rng.choice([1, 3, 20, 2000])), type)
+        series = pl.from_arrow(keys)
+        assert isinstance(series, pl.Series)
+        whole = c(name).is_in(series.implode()) if polars else f(name).isin(keys)
+        skip = prunable(parse_expression(whole, operator="filter"), schema)
+        each = [
+            c(name).is_in(series.slice(at, 1).implode()) if polars else f(name).isin(keys.slice(at, 1))
+            for at in {str(key): at for at, key in enumerate(keys.to_pylist())}.values()
+        ]
+        alone = [prunable(parse_expression(one, operator="filter"), schema) for one in each]
+        low, high = sorted(rng.choices([value for value in pool if value is not NAN], k=2))
+        bounds = {name: ColumnStatistics(low, high, rng.choice([0, 1, None]))}
+        expected = all(one is not None and one(bounds, 10) for one in alone)
+        found = skip is not None and skip(bounds, 10)
+        assert found is expected or (not found and len(keys) > 1000)
+        assert skip is None or skip({name: ColumnStatistics(None, None, 10)}, 10)
+        assert skip is None or not skip({}, 10)
+
+
+def test_keys_between_the_row_groups_prune() -> None:
+    skip = prunable(
+        parse_expression(c("x").is_in(range(0, 1_000_000, 10)), operator="filter"),
+        pa.schema([("x", pa.int64())]),
+    )
+    assert skip is not None
+    found = [
+        skip({"x": ColumnStatistics(low, high, 0)}, 5)
+        for low, high in ((1, 9), (1, 10), (999_991, 2_000_000))
+    ]
+    assert found == [True, False, True]

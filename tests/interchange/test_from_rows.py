@@ -118,6 +118,53 @@ def test_what_is_no_value_of_a_type_is_refused_with_its_column() -> None:
         batch_from_rows([{"x": np.zeros((2, 3), np.uint8)}], ["x"], pa.schema({"x": tensor}), "fn")
 
 
+SHAPES = st.integers(0, 3)
+
+
+@settings(max_examples=scaled(200))
+@given(
+    shapes=st.lists(st.none() | st.tuples(SHAPES, SHAPES, st.just(2)), min_size=1, max_size=4),
+    dtype=st.sampled_from(["u1", "i4", "f4", "f8", ">i2", "M8[s]", "M8[D]", "U2", "?"]),
+    depth=st.sampled_from(["array", "list", "dict"]),
+)
+def test_nested_arrays_are_what_nested_lists_are(
+    shapes: list[tuple[int, ...] | None], dtype: str, depth: str
+) -> None:
+    def values(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        made: np.ndarray[Any, Any] = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+        return made
+
+    leaf = pa.array(np.zeros(1, np.dtype(dtype).newbyteorder("="))).type
+    type = pa.list_(pa.list_(pa.list_(leaf, 2)))
+    arrays: list[Any] = [None if shape is None else values(shape) for shape in shapes]
+    lists: list[Any] = [None if array is None else array.tolist() for array in arrays]
+    if depth == "list":
+        type = pa.list_(type)
+        arrays, lists = ([[value, None, value] for value in given] for given in (arrays, lists))
+    elif depth == "dict":
+        type = pa.struct({"a": type, "b": pa.int8()})
+        arrays, lists = ([{"a": value, "b": 1} for value in given] for given in (arrays, lists))
+    found = batch_from_rows([{"x": value} for value in arrays], ["x"], pa.schema({"x": type}), "fn").column(0)
+    found.validate(full=True)
+    assert found.type == type
+    assert found.to_pylist() == pa.array(lists, type).to_pylist()
+
+
+def test_arrays_without_a_type_are_lists_of_their_shape() -> None:
+    image = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    fixed = pa.list_(pa.list_(pa.uint8(), 3), 2)
+    cases: list[tuple[list[Any], pa.DataType]] = [
+        ([image, None], fixed),
+        ([[image], [], [image, image]], pa.list_(fixed)),
+        ([{"a": image}, None], pa.struct({"a": fixed})),
+    ]
+    for values, type in cases:
+        batch = batch_from_rows([{"x": value} for value in values], ["x"], None, "fn")
+        assert batch.column(0).type == type
+    with pytest.raises(SchemaError, match=r"arrays of several shapes.*schema="):
+        batch_from_rows([{"x": image}, {"x": image[:1]}], ["x"], None, "fn")
+
+
 # ---------------------------------------------------------------- nothing is lost without a word
 
 

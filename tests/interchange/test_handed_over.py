@@ -14,7 +14,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.interchange.handed_over import TakeOver, copied_value, unshared
-from arrowflow.ops.functions.invocation import UserFunction
+from arrowflow.ops.functions.user_function import UserFunction
 
 ROWS = 4
 MAKERS: dict[str, Callable[[], tuple[Any, Callable[[int], None]]]] = {}

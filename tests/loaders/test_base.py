@@ -397,3 +397,11 @@ def test_an_iterator_does_not_start_over_in_the_middle_of_a_batch(name: str) -> 
 
     batches = iter(load(af.range(4).batch(2), name, collate=collate))
     assert list(batches) == [[0, 1], [2, 3]]
+
+
+def test_copies_are_told_once_a_batch_has_told_the_columns() -> None:
+    loader = af.range(4).map(lambda batch: batch).batch(2).to_numpy()
+    with pytest.raises(af.PlanError, match="take a batch first"):
+        loader.explain(copies=True)
+    next(iter(loader))
+    assert loader.explain(copies=True).startswith("id: int64 -> int64")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from arrowflow.autotune.model import LOCK
 from arrowflow.observe.advice import advice
 from arrowflow.physical.tuning import StageStatistics, Statistics
 from tests.autotune.measured import run, stage
@@ -155,12 +156,31 @@ def test_what_is_drawn_goes_above_the_cache() -> None:
 
 
 def test_a_cache_goes_where_it_saves_the_most_time_for_its_bytes() -> None:
-    pays = "with more epochs than one a cache pays most right after {}: for these rows it would save {} s of work in each epoch, for {} MiB"
+    pays = "with more epochs than one a cache pays most right after {}: for these rows it would save {} of 10.0 s in each epoch, for {} MiB"
     small = mapped(bytes=5 * MIB, operators=("map_rows",))
+    costly = mapped(cpu_seconds=18.0)
     assert advice(run(READ)) == (pays.format("read_parquet", "5.0", "10.0"),)
-    assert advice(run(mapped(), READ)) == (pays.format("map", "10.0", "10.0"),)
-    assert advice(run(LARGER, small, READ)) == (pays.format("map_rows", "10.0", "5.0"),)
+    assert advice(run(costly, READ)) == (pays.format("map", "5.0", "10.0"),)
+    assert advice(run(LARGER, small, READ)) == (pays.format("map_rows", "5.0", "5.0"),)
     assert advice(run(DRAWN, READ)) == (pays.format("read_parquet", "5.0", "10.0"),)
+
+
+def test_a_cache_saves_no_more_than_the_epoch_would_gain() -> None:
+    """Wall time of calls that queue is no time of an epoch: ten calls at once that share a lock take 50 s of it."""
+
+    def saved(*stages: StageStatistics, **fields: Any) -> float:
+        (text,) = (text for text in advice(run(*stages, **fields)) if "a cache pays" in text)
+        return float(text.partition("would save ")[2].partition(" of")[0])
+
+    queued = mapped(busy_seconds=103.0, cpu_seconds=9.0)
+    assert saved(queued, READ, waited_seconds=9.5) == 9.5  # the consumer's own steps take the rest
+    after = mapped(busy_seconds=50.0, cpu_seconds=8.0, bytes=0, reason=f"{LOCK}: …")
+    assert saved(after, READ, waited_seconds=9.5) == 2.0  # one core is all that it gets
+    waits = mapped(busy_seconds=40.0, cpu_seconds=0.1, bytes=0, max_calls=10)
+    assert saved(waits, READ, waited_seconds=9.5) == 6.0  # ten calls at a time
+    serial = stage("scan", kind="serial", busy_seconds=8.0, cpu_seconds=8.0)
+    assert saved(serial, READ, waited_seconds=9.5) == 2.0
+    assert not any("a cache pays" in text for text in advice(run(mapped(cpu_seconds=19.0, bytes=0), READ)))
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,16 @@ def test_the_verdict_comes_first_then_a_table() -> None:
     ]
 
 
+def test_long_planning_has_a_line() -> None:
+    assert "planning" not in report(run(BATCH, planning_seconds=0.04))
+    assert "planning: 0.52 s" in report(run(BATCH, planning_seconds=0.52)).splitlines()[2]
+
+
 def test_limits_are_shown_where_they_bind() -> None:
     asked = stage("map", calls=10, busy_seconds=30.0, asked_calls=3, max_calls=3)
     assert report(run(asked)).endswith("-  3 calls, as asked")
+    lowered = stage("map", calls=10, busy_seconds=16.0, max_calls=1)
+    assert "  1.6, now at most 1  " in report(run(lowered))
     locked = stage("map", calls=10, busy_seconds=3.0, reason="it holds the interpreter lock: 100 % …")
     assert report(run(locked)).endswith("-  holds the interpreter lock")
     ahead = stage("map", calls=10, busy_seconds=3.0, full=1)

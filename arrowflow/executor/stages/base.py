@@ -22,7 +22,14 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.stage import Chain, StagePlan, stage_key
-from arrowflow.physical.tuning import FIRST_CALLS, StageKey, StageLimits, StageStatistics, are_short
+from arrowflow.physical.tuning import (
+    FIRST_CALLS,
+    NO_TIMES,
+    StageKey,
+    StageLimits,
+    StageStatistics,
+    are_short,
+)
 from arrowflow.plan.node import Node
 
 
@@ -144,6 +151,7 @@ class Stage(ABC):
         self.left_out_so_far = NO_BAD_ROWS
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
+        self.unfinished = NO_TIMES
         self.lately = (0.0, 0.0)  # CPU and wall seconds of a call, or of a chunk of one that makes several
         self.calls_are_brief = False
         self.calls_are_short = self.limits.calls_are_short and not self.foreign
@@ -309,6 +317,7 @@ class Stage(ABC):
             ready_items=self.ready_items,
             max_ready_items=self.max_ready_items,
             running=self.running,
+            unfinished=self.unfinished,
             left_out=self.left_out,
         )
 

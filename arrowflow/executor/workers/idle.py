@@ -11,7 +11,7 @@ from typing import Final
 
 YOUR_STEP: Final = "your own step"
 MEMORY: Final = "the memory budget"
-ORDER: Final = "calls that have to end first"
+ORDER: Final = "results of running calls"
 
 
 class IdleCores:

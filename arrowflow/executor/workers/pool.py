@@ -43,7 +43,7 @@ from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.executor.workers.tokens import rounded, token
 from arrowflow.executor.workers.worker import Caller, Worker, WorkerState, wake
 from arrowflow.interrupts import interruption, interruptions
-from arrowflow.physical.tuning import FIRST_CALLS, WAITS
+from arrowflow.physical.tuning import FIRST_CALLS, NO_TIMES, WAITS
 
 logger = logging.getLogger("arrowflow")
 
@@ -230,6 +230,7 @@ class Pool:
                 began, cpu = clock.now(), clock.thread_cpu()
                 queued = me.meter.queued() if weighed else 0.0
                 me.seen = (began, cpu, queued)
+                me.began = me.seen if weighed else None
                 stage.execute(call)
                 cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
                 if weighed:
@@ -259,7 +260,7 @@ class Pool:
 
     def begin(self, stage: Stage, me: Caller) -> Any:
         """Starts a call: takes its tokens and its input."""
-        me.stage, me.weight, me.seen = stage, stage.limits.weight, None
+        me.stage, me.weight, me.seen, me.began = stage, stage.limits.weight, None, None
         call = stage.start()
         me.beside = stage.running
         self.tokens += token(me.weight)
@@ -281,12 +282,15 @@ class Pool:
             and not stage.tuned
         ):
             share = cpu / max(cpu, elapsed - queued, SHORTEST_CALL_SECONDS)
-            if share * max(stage.running, me.beside) < INTERPRETER_SHARE:
+            # The holder of the interpreter lock may wait for a core, and all others then wait for the lock.
+            wanted = (cpu + queued) / max(cpu + queued, elapsed)
+            if max(share, wanted) * max(stage.running, me.beside) < INTERPRETER_SHARE:
                 self._weigh(stage, rounded(share))
         chunks = stage.chunks
         stage.complete(call)
         me.stage = None  # only now: an interrupt of the consumer before this gives the call up
         stage.measure(cpu, elapsed, queued, stage.chunks - chunks)
+        stage.unfinished = NO_TIMES  # the next look counts those that still run
         if stage.stream.boundary is not None:
             self.ready.moved(cast(Stream, stage.stream))
 
@@ -355,6 +359,7 @@ class Pool:
         clock = self.engine.clock
         now = clock.now()
         rates: list[tuple[Worker, float]] = []
+        wanted = 0.0
         for worker in self.threads:
             if not _may_wait(worker) or worker.seen is None:
                 continue
@@ -363,8 +368,9 @@ class Pool:
             free = now - at - (worker.seen[2] - queued)
             if free >= FIRST_LOOK_SECONDS / 2:
                 rates.append((worker, (worker.seen[1] - cpu) / free))
+                wanted += (worker.seen[1] - cpu + worker.seen[2] - queued) / (now - at)
         found = False
-        if rates and sum(rate for _, rate in rates) < INTERPRETER_SHARE:
+        if rates and max(wanted, sum(rate for _, rate in rates)) < INTERPRETER_SHARE:
             for worker, rate in rates:
                 if rate < WAITS:
                     found = True

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any
 
+from arrowflow.executor.limits import LONG_CALL_SECONDS
 from arrowflow.interrupts import interruption
+from arrowflow.physical.tuning import NO_TIMES, Times
 
 
 class Caller:
@@ -19,6 +22,7 @@ class Caller:
         beside: Calls of its stage that were in flight when its own began, itself included.
         seen: When it was last looked at, with its CPU time and the time that it had waited for a core; None until
             its call has begun.
+        began: The same when its call began; None where nobody asks for it.
         meter: Measures its use of the CPU; None before it runs.
         closing: Operators whose abandoned iterator it closes.
     """
@@ -28,6 +32,7 @@ class Caller:
         self.weight = 0.0
         self.beside = 0
         self.seen: tuple[float, float, float] | None = None
+        self.began: tuple[float, float, float] | None = None
         self.meter: Any = None
         self.closing: tuple[str, ...] = ()
 
@@ -82,3 +87,16 @@ def wake(parking: threading.Lock) -> None:
     except RuntimeError as error:  # it was woken and did not wait again yet
         if interruption(error) is not None:
             raise
+
+
+def note_unfinished(workers: Sequence[Worker], now: float) -> None:
+    """Tells stages the times of their long calls that still run: many windows of time may end before they do."""
+    for worker in workers:
+        if worker.stage is not None:
+            worker.stage.unfinished = NO_TIMES
+    for worker in workers:
+        stage, began = worker.stage, worker.began
+        if stage is not None and began is not None and now - began[0] >= LONG_CALL_SECONDS:
+            at, cpu, queued = began
+            so_far = (now - at, worker.meter.cpu() - cpu, worker.meter.queued() - queued)
+            stage.unfinished = Times(*map(operator.add, stage.unfinished, so_far))

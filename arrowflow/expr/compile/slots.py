@@ -100,7 +100,7 @@ def metadata_of(slot: Slot, schema: pa.Schema) -> Mapping[bytes, bytes] | None:
         metadata: Mapping[bytes, bytes] | None = schema.field(name).metadata
         return metadata
     if isinstance(slot, Foreign) and slot.expr.engine == "polars":
-        return enum_metadata(slot.expr.source, str(slot.expr.serialised()), schema, slot.expr.columns)
+        return enum_metadata(slot.expr.source, slot.expr.json(), schema, slot.expr.columns)
     return None
 
 
@@ -109,7 +109,7 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
     check_columns(expr.columns, schema)
     if expr.engine == "arrow":
         return arrow_type(expr.source, expr.columns, schema)
-    text = str(expr.serialised())
+    text = expr.json()
     for part in polars_tree.cast_to_temporal(text):
         if pa.types.is_string(polars_type(part.expr, part.text, schema, part.columns)):
             raise PlanError(
@@ -136,7 +136,7 @@ def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
     if expr.engine == "arrow":
         data = repaired(bytes(expr.serialised()))  # type: ignore[arg-type]
         return expr if data is None else Expr("arrow", arrow_tree.deserialise(data), expr.name, expr.columns)
-    text = polars_tree.spread(str(expr.serialised()))
+    text = polars_tree.spread(expr.json())
     source = None if text is None else polars_tree.deserialise(text)
     if text is None or source is None or not polars_type(source, text, schema, expr.columns).equals(type):
         return expr

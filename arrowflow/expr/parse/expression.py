@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 from typing import Literal as Choice
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.expr.parse import arrow_tree, polars_tree
+from arrowflow.expr.parse.lifted import dumps, loads, pieces
 from arrowflow.expr.parse.tree import Column, Node, column_names
 from arrowflow.expr.run.foreign import empty_frame, evaluate_empty
 from arrowflow.lazy import compute as pc
@@ -31,6 +32,7 @@ class Expr:
         source: The expression as the user wrote it.
         name: The name of its output; None if the name is not known (pyarrow's calls, selectors).
         columns: The columns that it reads, sorted. The columns of a selector are unknown before `expand`.
+        form: The serialised form of `source`, if it is there already.
 
     Example:
         >>> import polars as pl
@@ -43,16 +45,23 @@ class Expr:
     source: Source
     name: str | None
     columns: tuple[str, ...]
+    form: InitVar[str | bytes | None] = None
     _serialised: str | bytes = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, form: str | bytes | None) -> None:
         # This happens once: a plan is compiled several times while rules rewrite it, and reads this value hundreds of
-        # times.
-        data = (polars_tree if self.engine == "polars" else arrow_tree).serialise(self.source)
-        object.__setattr__(self, "_serialised", data)
+        # times. That of a million keys takes 0.1 s.
+        if form is None:
+            form = (polars_tree if self.engine == "polars" else arrow_tree).serialise(self.source)
+        object.__setattr__(self, "_serialised", form)
 
     def serialised(self) -> str | bytes:
         """Returns the engine's own serialised form, from which `tree` reads."""
+        return self._serialised
+
+    def json(self) -> str:
+        """Returns the JSON form of an expression of Polars; see `lifted`."""
+        assert isinstance(self._serialised, str)
         return self._serialised
 
     def tree(self) -> Node:
@@ -63,11 +72,12 @@ class Expr:
     def digest(self) -> str:
         """Returns a stable text of the expression, equal for equal expressions in every process."""
         data = self.serialised()
-        if isinstance(data, bytes):
-            data = arrow_tree.text(data)
-        elif '"Float":null' in data:  # JSON has no NaN and no infinity; the expression's text has
-            data += str(self.source)
-        return f"{self.engine}:{hashlib.sha256(data.encode()).hexdigest()[:32]}"
+        # JSON has no NaN and no infinity; the expression's text has.
+        more = str(self.source) if isinstance(data, str) and '"Float":null' in data else ""
+        return f"{self.engine}:{_digest(data, more)}"
+
+    def __reduce__(self) -> tuple[type[Expr], tuple[Any, ...]]:
+        return Expr, (self.engine, self.source, self.name, self.columns)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expr) and (self.name, self.digest()) == (other.name, other.digest())
@@ -77,6 +87,17 @@ class Expr:
 
     def __repr__(self) -> str:
         return f"{'pl' if self.engine == 'polars' else 'pc'}: {arrow_tree.shown(self.source)}"
+
+
+@lru_cache(maxsize=1024)
+def _digest(data: str | bytes, more: str) -> str:
+    """Returns the digest of a serialised form. That of a million keys takes 20 ms."""
+    if isinstance(data, bytes):
+        data = arrow_tree.text(data)
+    found = hashlib.sha256()
+    for piece in (*pieces(data), more):
+        found.update(piece.encode())
+    return found.hexdigest()[:32]
 
 
 def parse_expression(value: object, *, operator: str, allow_name: bool = False) -> Expr:
@@ -126,7 +147,7 @@ def _parse_polars(value: pl.Expr) -> Expr:
     ):  # Polars 1.35 cannot unpickle a `when` without this call, which changes no value
         value = value.otherwise(None)
     text = polars_tree.serialise(value)
-    kinds = _kinds(json.loads(text))
+    kinds = _kinds(loads(text))
     if "SelectFields" in kinds:
         raise PlanError(
             "`struct.unnest`, and `struct.field` of several fields, make several columns of one expression; write one "
@@ -135,16 +156,15 @@ def _parse_polars(value: pl.Expr) -> Expr:
     _refuse(polars_tree.check(text), value)
     name = value.meta.output_name(raise_if_undetermined=False)
     selects = "Selector" in kinds
-    return Expr(
-        "polars", value, None if selects else name, () if selects else column_names(polars_tree.read(text))
-    )
+    columns = () if selects else column_names(polars_tree.read(text))
+    return Expr("polars", value, None if selects else name, columns, text)
 
 
 def _parse_arrow(value: pc.Expression) -> Expr:
     data = arrow_tree.serialise(value)
     _refuse(arrow_tree.check(data), value)
     node = arrow_tree.read(data)
-    return Expr("arrow", value, node.name if isinstance(node, Column) else None, column_names(node))
+    return Expr("arrow", value, node.name if isinstance(node, Column) else None, column_names(node), data)
 
 
 def _refuse(fault: str | None, value: Source) -> None:
@@ -171,9 +191,9 @@ def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
     """
     if expr.engine == "arrow":
         return [expr]
-    text = str(expr.serialised())
-    tree = json.loads(text)
-    selectors = {json.dumps(part) for part in _selectors(tree)}
+    text = expr.json()
+    tree = loads(text)
+    selectors = {dumps(part) for part in _selectors(tree)}
     if not selectors:
         return [expr]
     frame = empty_frame(schema)
@@ -184,7 +204,7 @@ def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
         if _aligned(chosen, expected)
         else []
     )
-    resolved = [polars_tree.deserialise(json.dumps(part)) for part in parts]
+    resolved = [polars_tree.deserialise(dumps(part)) for part in parts]
     single = [_resolved(part) for part in resolved if part is not None]
     found = evaluate_empty([part.source for part in single], frame)
     if list(found.items()) == list(expected.items()):
@@ -199,7 +219,8 @@ def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
 
 def _resolved(source: pl.Expr) -> Expr:
     name = source.meta.output_name(raise_if_undetermined=False)
-    return Expr("polars", source, name, column_names(polars_tree.read(polars_tree.serialise(source))))
+    text = polars_tree.serialise(source)
+    return Expr("polars", source, name, column_names(polars_tree.read(text)), text)
 
 
 def _aligned(chosen: dict[str, tuple[str, ...]], expected: pl.Schema) -> bool:
@@ -227,7 +248,7 @@ def _selectors(node: object) -> Iterable[dict[str, object]]:
 def _replaced(node: object, chosen: dict[str, tuple[str, ...]], index: int) -> object:
     if isinstance(node, dict):
         if "Selector" in node:
-            return {"Column": chosen[json.dumps(node)][index]}
+            return {"Column": chosen[dumps(node)][index]}
         return {key: _replaced(part, chosen, index) for key, part in node.items()}
     return [_replaced(part, chosen, index) for part in node] if isinstance(node, list) else node
 

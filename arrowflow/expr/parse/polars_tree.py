@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import decimal
 import io
-import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
+from arrowflow.expr.parse.lifted import dumps, lifted, like, loads, whole
 from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
 from arrowflow.types import convert, exact_values, normalise
@@ -68,7 +68,7 @@ _FUNCTIONS: Final = {
 
 
 def serialise(expr: pl.Expr) -> str:
-    """Returns the JSON form of `expr`.
+    """Returns the JSON form of `expr`, in which names stand for long constants.
 
     Raises:
         PlanError: Polars cannot serialise the expression, because it holds a Python function.
@@ -76,7 +76,7 @@ def serialise(expr: pl.Expr) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return expr.meta.serialize(format="json")
+            return lifted(expr.meta.serialize(format="json"))
         except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
             raise PlanError(
                 f"the expression is not element-wise, or cannot be proven to be: Polars cannot serialise it"
@@ -90,7 +90,8 @@ def deserialise(text: str) -> pl.Expr | None:
     spelled = {found: _spelled(found) for found in floats}
     if None in spelled.values():
         return None
-    return _deserialised(_FLOAT_OR_TEXT.sub(lambda found: spelled.get(found[0]) or found[0], text))
+    exact = _FLOAT_OR_TEXT.sub(lambda found: spelled.get(found[0]) or found[0], text)
+    return _deserialised(whole(like(text, exact)))
 
 
 def _deserialised(text: str) -> pl.Expr | None:
@@ -123,13 +124,13 @@ def _spelled(text: str) -> str | None:
 @lru_cache(maxsize=1024)
 def check(text: str) -> str | None:
     """Returns the reason why the expression with the JSON form `text` is not element-wise, None if it is."""
-    return blame(json.loads(text))
+    return blame(loads(text))
 
 
 @lru_cache(maxsize=1024)
 def read(text: str) -> Node:
     """Returns the tree of the expression with the JSON form `text`."""
-    return _read(json.loads(text))
+    return _read(loads(text))
 
 
 @lru_cache(maxsize=1024)
@@ -140,9 +141,9 @@ def spread(text: str) -> str | None:
     instead of a column: it divides by the constant's reciprocal, and compares the constant as a single row. So these
     constants become columns, if anything is computed from them. Returns None if the expression has no such constant.
     """
-    tree = json.loads(text)
+    tree = loads(text)
     found = _spread(tree, used=False)
-    return None if found == tree else json.dumps(found)
+    return None if found == tree else dumps(found)
 
 
 def _spread(node: Json, *, used: bool) -> Json:
@@ -163,7 +164,7 @@ def _branch(node: Json, *, used: bool) -> Json:
     if not used or not _is_constant(node):
         return _spread(node, used=used)
     # Neither a cast nor a call, so that a bare number still takes its type from the expression around it.
-    return {"Ternary": {"predicate": json.loads(_every_other()), "truthy": node, "falsy": node}}
+    return {"Ternary": {"predicate": loads(_every_other()), "truthy": node, "falsy": node}}
 
 
 @cache
@@ -191,7 +192,7 @@ class Part(NamedTuple):
 @lru_cache(maxsize=1024)
 def cast_to_temporal(text: str) -> tuple[Part, ...]:
     """Returns the parts that the expression with the JSON form `text` casts to temporal types."""
-    casts = (body for kind, body in _nodes(json.loads(text)) if kind == "Cast")
+    casts = (body for kind, body in _nodes(loads(text)) if kind == "Cast")
     return _parts(
         body["expr"] for body in casts if _kinds(body["dtype"]) & _TEMPORAL and _roots(body["expr"])
     )
@@ -200,7 +201,7 @@ def cast_to_temporal(text: str) -> tuple[Part, ...]:
 @lru_cache(maxsize=1024)
 def cast_to_struct(text: str) -> tuple[Part, ...]:
     """Returns the parts that the expression with the JSON form `text` casts to structs."""
-    casts = (body for kind, body in _nodes(json.loads(text)) if kind == "Cast")
+    casts = (body for kind, body in _nodes(loads(text)) if kind == "Cast")
     return _parts(
         body["expr"]
         for body in casts
@@ -218,7 +219,7 @@ def struct_fields(text: str) -> dict[str, frozenset[str]]:
     """
     found: dict[str, frozenset[str]] = {}
     whole: set[str] = set()
-    _find_fields(json.loads(text), found, whole)
+    _find_fields(loads(text), found, whole)
     return {column: fields for column, fields in found.items() if column not in whole}
 
 
@@ -247,8 +248,8 @@ def choices(text: str) -> tuple[Part, ...]:
     if '"Ternary"' not in text or '"Dyn"' not in text:
         return ()
     # Polars writes NaN and infinity as null, but cannot read this null. Any other float has the same type.
-    text = text.replace('{"Dyn":{"Float":null}}', '{"Dyn":{"Float":0.5}}')
-    found = ({kind: body} for kind, body in _nodes(json.loads(text)) if _chooses(kind, body))
+    text = like(text, text.replace('{"Dyn":{"Float":null}}', '{"Dyn":{"Float":0.5}}'))
+    found = ({kind: body} for kind, body in _nodes(loads(text)) if _chooses(kind, body))
     return _parts(node for node in found if {"Ternary", "Dyn"} <= _kinds(node))
 
 
@@ -271,7 +272,7 @@ def _nodes(node: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _parts(nodes: Iterable[Json]) -> tuple[Part, ...]:
-    texts = [json.dumps(node) for node in nodes]
+    texts = [dumps(node) for node in nodes]
     found = ((deserialise(text), text) for text in texts)
     return tuple(Part(expr, text, column_names(read(text))) for expr, text in found if expr is not None)
 
@@ -292,14 +293,14 @@ def _read(node: Json) -> Node:
         folded = _folded(node)
         if folded is not None:
             return folded
-        return Call("cast", (_read(body["expr"]),), _rest(body, "expr", "dtype"), json.dumps(node))
+        return Call("cast", (_read(body["expr"]),), _rest(body, "expr", "dtype"), dumps(node))
     if kind == "BinaryExpr" and body["op"] in _OPERATORS:
         sides = (_read(body["left"]), _read(body["right"]))
-        return Call(_OPERATORS[body["op"]], sides, _rest(body, "left", "op", "right"), json.dumps(node))
+        return Call(_OPERATORS[body["op"]], sides, _rest(body, "left", "op", "right"), dumps(node))
     if kind == "Ternary":
         parts = ("predicate", "truthy", "falsy")
         args = tuple(_read(body[part]) for part in parts)
-        return Call("if_else", args, _rest(body, *parts), json.dumps(node))
+        return Call("if_else", args, _rest(body, *parts), dumps(node))
     return _read_function(node, body) if kind == "Function" else _opaque(node)
 
 
@@ -313,11 +314,12 @@ def _read_function(node: Json, body: Json) -> Node:
     function = _FUNCTIONS.get((family, name))
     if function is None:
         return (_folded(node) if family == "TemporalExpr" else None) or _opaque(node)
-    args = [_read(arg) for arg in body["input"]]
-    if name == "IsIn":
-        args[1] = _read_literal(body["input"][1])
+    args = [
+        _read_literal(arg) if place and name == "IsIn" else _read(arg)
+        for place, arg in enumerate(body["input"])
+    ]
     own = settings if isinstance(settings, dict) else {} if settings is None else {"settings": settings}
-    return Call(function, tuple(args), (*own.items(), *_rest(body, "function", "input")), json.dumps(node))
+    return Call(function, tuple(args), (*own.items(), *_rest(body, "function", "input")), dumps(node))
 
 
 def _folded(node: Json) -> Literal | None:
@@ -330,7 +332,7 @@ def _is_constant(node: Json) -> bool:
 
 
 def _constant(node: Json) -> Literal | None:
-    expr = deserialise(json.dumps(node))
+    expr = deserialise(dumps(node))
     try:
         series = None if expr is None else pl.select(expr).to_series()
         if series is None or series.len() != 1 or not _is_flat(series.dtype):
@@ -352,7 +354,7 @@ def _kinds(node: Json) -> set[str]:
 
 def _opaque(node: Json) -> Node:
     names = sorted(set(_roots(node)))
-    return Call("polars:opaque", tuple(Column(name) for name in names), (), json.dumps(node))
+    return Call("polars:opaque", tuple(Column(name) for name in names), (), dumps(node))
 
 
 def _roots(node: Json) -> list[str]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.parse.arrow_tree import shown
+from arrowflow.expr.parse.lifted import Text
 from arrowflow.lazy import compute as pc
 from arrowflow.types import WITHOUT_ARRAYS, convert, enum_field, normalise, polars_reads
 from arrowflow.workarounds.forks import check_polars
@@ -219,7 +220,11 @@ def _answer(question: _Question) -> pa.Field:
     frame = _empty(question)
 
     def dry_run() -> pa.Field:
-        series = frame.select(question.expr.alias("0")).to_series()
+        asked = question.expr.alias("0")
+        if isinstance(question.text, Text):  # Polars makes a mapping of a million values anew in each run
+            series = pl.Series([], dtype=frame.lazy().select(asked).collect_schema()["0"])
+        else:
+            series = frame.select(asked).to_series()
         if series.dtype in _NOT_IN_ARROW:
             raise PlanError(
                 f"{question.expr} gives {series.dtype}, a type that Arrow does not have: add a cast"

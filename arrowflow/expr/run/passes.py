@@ -88,7 +88,7 @@ class Pass:
         }
         found: dict[str, frozenset[str]] = {}
         for expr in exprs:
-            read = polars_tree.struct_fields(str(expr.serialised())) if expr.engine == "polars" else {}
+            read = polars_tree.struct_fields(expr.json()) if expr.engine == "polars" else {}
             whole.update(name for name in expr.columns if name not in read)
             for name, fields in read.items():
                 found[name] = found.get(name, frozenset()) | fields
@@ -174,7 +174,7 @@ class _Foreigners:
         if self.engine == "arrow":
             arrays = run_arrow(exprs, batch)
         else:
-            inside_lists = any('{"Eval":' in str(slot.expr.serialised()) for slot in self.slots)
+            inside_lists = any('{"Eval":' in slot.expr.json() for slot in self.slots)
             arrays = run_polars(exprs, batch, inside_lists=inside_lists)
         return dict(zip(self.names, arrays, strict=True))
 

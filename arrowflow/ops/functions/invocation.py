@@ -1,27 +1,19 @@
-"""Calls of user functions: the arguments made of a record batch, the checked results, and classes as functions.
-
-A class is instantiated once per worker: a call takes an idle instance, or makes a new one if no instance is idle. So
-two calls never use one instance at once, and there are never more instances than calls at the same time. With
-`num_parallel_calls=1` there is one instance. Instances belong to an operator in one run and not to a kernel, since
-`repeat` makes new kernels in each repetition. A run is one iteration over the dataset; the next makes new instances.
-"""
+"""Calls of user functions: the arguments made of a record batch, and the checked results."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import os
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, Policy
-from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, said, shown
+from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports, for_functions
@@ -32,7 +24,6 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.kernels.pieces import PieceOperator
 from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
-from arrowflow.ops.combine.elements import operator_key
 from arrowflow.ops.functions.bad_results import results_specs
 from arrowflow.ops.functions.function import (
     RETURNED,
@@ -41,12 +32,13 @@ from arrowflow.ops.functions.function import (
     code_digest,
     function_name,
     given_hint,
-    makes_functions,
     row_hint,
 )
+from arrowflow.ops.functions.user_function import UserFunction
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
 from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.traits import SharedByEpochs
 from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.workarounds.slices import readable
 
@@ -111,12 +103,14 @@ class MappingOperator(FunctionOperator):
 
     Attributes:
         seed: With a seed, `fn` also gets a random generator.
+        epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
         policy: What becomes of bad rows; once bound, as the pipeline says.
     """
 
     seed: int | None = None
+    epoch: bool = False
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
     policy: Policy = BY_OPTIONS
@@ -130,6 +124,7 @@ class MappingOperator(FunctionOperator):
         columns: Any,
         schema: pa.Schema | Mapping[str, Any] | None,
         seed: int | None,
+        epoch: bool,
         num_parallel_calls: int,
         executor: FunctionExecutor,
         on_error: OnError | None,
@@ -147,6 +142,7 @@ class MappingOperator(FunctionOperator):
             columns=given_names(cls.name, columns),
             types=given_schema(cls.name, schema),
             seed=check_seed(cls.name, seed),
+            epoch=bool(epoch),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
             executor=executor,
             policy=Policy.of(cls.name, on_error, quarantine),
@@ -175,11 +171,21 @@ class MappingOperator(FunctionOperator):
             return (copied_from(self.name),)
         return (f"{self.name}: worker processes get a copy of each batch, and give one back",)
 
-    def generators(self, epoch: int, origin: Origin) -> tuple[np.random.Generator, ...]:
-        """Returns the arguments of `fn` beside a piece: a generator, if there is a seed."""
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns that epochs share nothing, if the function knows which one it is."""
+        return SharedByEpochs.NOTHING if self.epoch else FunctionOperator.shared_by_epochs(self, share)
+
+    def more_arguments(self, epoch: int, origin: Origin) -> tuple[Any, ...]:
+        """Returns the arguments of `fn` beside a piece: a generator, if there is a seed, and the epoch, if it is wanted."""
+        number = (epoch,) if self.epoch else ()
         if self.seed is None:
-            return ()
-        return (generator((self.seed, FUNCTION_CALLS, self.place, epoch, origin.split, origin.piece)),)
+            return number
+        rng = generator((self.seed, FUNCTION_CALLS, self.place, epoch, origin.split, origin.piece))
+        return (rng, *number)
+
+    def more_settings(self) -> Mapping[str, Any]:
+        """Returns the settings of `arguments` that are left out where they have their default, so that older states go on."""
+        return {**({"epoch": True} if self.epoch else {}), **self.policy.arguments()}
 
     def specs(
         self,
@@ -200,7 +206,7 @@ class MappingOperator(FunctionOperator):
             # The thread of a call only waits for the worker process, which computes.
             cost="computes" if process else "unknown",
             process=process,
-            random=self.seed is not None,
+            random=self.seed is not None or self.epoch,
             max_calls=self.num_parallel_calls,
             facts=lambda: (fact + ", in worker processes" if process else fact,),
         )
@@ -219,73 +225,6 @@ def check_format(operator: str, format: object) -> None:
     """Raises `PlanError` for an unknown format."""
     if format not in RETURNED:
         raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {shown(format)}")
-
-
-class UserFunction:
-    """A user function, or the instances of a class that are lent to one call at a time.
-
-    Args:
-        fn: The function or class.
-        storage: The place of the instances: `Context.run_storage`, so that they live until the run ends.
-        place: The operator's, so that no other operator gets its instances.
-    """
-
-    def __init__(self, fn: Callable[..., Any], storage: dict[Any, Any], place: int) -> None:
-        self.name = function_name(fn)
-        self._fn = fn
-        # Both `setdefault` and the ends of a deque are one step each, so that workers need no lock.
-        self._idle: deque[Any] | None = (
-            storage.setdefault((UserFunction, fn, operator_key(place)), deque())
-            if makes_functions(fn)
-            else None
-        )
-
-    def __call__(
-        self, *arguments: Any, hint: str = "", then: Callable[[list[Any]], Any] | None = None
-    ) -> Any:
-        """Returns the function's result; with `then`, the value that `then` makes of a list with the result.
-
-        Until then no other call gets the instance: an instance may keep its result to write into it again.
-
-        Raises:
-            FunctionError: The function raised; with `hint` if it seems to have expected another kind of argument.
-        """
-        call = self._fn if self._idle is None else self._instance(self._idle)
-        try:
-            returned = [call(*arguments)]  # no variable holds the result, so that `unshared` counts
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # also `sys.exit()`, which ends this call and not the program
-            if self._idle is not None:
-                self._idle.append(call)  # where bad rows are left out, it is called for the next one
-            text = f"{self.name} raised {said(error)}"
-            if isinstance(error, ValueError) and "read-only" in text:
-                raise FunctionError(
-                    text + " (arrays share memory with what others read: write into a copy)"
-                ) from error
-            confused = isinstance(error, TypeError | AttributeError | ValueError)
-            raise FunctionError(text + (hint if confused else "")) from error
-        result = returned.pop() if then is None else then(returned)
-        if self._idle is not None:
-            self._idle.append(call)
-        return result
-
-    def _instance(self, idle: deque[Any]) -> Any:
-        try:
-            return idle.pop()
-        except IndexError:
-            pass  # all instances are lent
-        try:
-            return self._fn()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            failed = FunctionError(
-                f"{self.name}() raised {said(error)} (a class is instantiated without arguments; "
-                "functools.partial gives it some)"
-            )
-            failed.of_data = False  # it would be so for each row
-            raise failed from error
 
 
 class BatchFunction:

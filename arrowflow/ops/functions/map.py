@@ -36,6 +36,7 @@ class Map(MappingOperator):
         columns: The only columns that `fn` reads and sees; None for all columns.
         types: The schema of the result, or None to take the first chunk's.
         seed: With a seed, `fn` also gets a random generator.
+        epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
         policy: What becomes of pieces for which `fn` fails.
@@ -56,7 +57,7 @@ class Map(MappingOperator):
             "format": self.format,
             "columns": as_texts(self.columns),
             "seed": self.seed,
-            **self.policy.arguments(),
+            **self.more_settings(),
         }
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
@@ -104,7 +105,7 @@ class MapKernel(StatelessKernel):
 
     def _result(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         node, function = self._node, self._function
-        more = node.generators(self._epoch, origin)
+        more = node.more_arguments(self._epoch, origin)
         given = chunk if node.executor == "thread" else None  # from a worker process comes a copy
         batch = function.call(
             chunk.num_rows, function.argument(chunk), *more, then=lambda made: function.batch(made, given)

@@ -87,4 +87,4 @@ def test_after_the_end_nothing_is_idle() -> None:
 
 def test_the_report_names_reasons_that_are_worth_it() -> None:
     measured = run(seconds=10.0, idle={ORDER: 3.0, YOUR_STEP: 0.1, MEMORY: 0.0})
-    assert report(measured).splitlines()[2] == f"idle cores: 0.30 for {ORDER}"
+    assert report(measured).splitlines()[2] == f"of 2 cores, 0.30 waited for {ORDER}"

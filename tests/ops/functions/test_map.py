@@ -851,3 +851,18 @@ def test_polars_sees_the_nulls_of_lists_of_fixed_size(name: str) -> None:
     if name == "list":
         found = chunked([table.to_batches()], table.schema).skip(1).unique("x").to_table()
         assert found["row"].to_pylist() == [1, 2, 3, 4, 5, *(row for row in range(6, 20) if row % 5)]
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_the_epoch_is_told(executor: Any) -> None:
+    def fn(batch: pa.RecordBatch, rng: np.random.Generator, epoch: int) -> pa.RecordBatch:
+        assert rng.random() < 1
+        return pa.record_batch({"epoch": pa.array([epoch] * batch.num_rows)}).slice(epoch)
+
+    ds = numbers(3).map(fn, seed=1, epoch=True, executor=executor)
+    loader = ds.batch(5).to_numpy()
+    assert [batch["epoch"].tolist() for _ in range(3) for batch in loader] == [[0, 0, 0], [1, 1], [2]]
+    loader.set_epoch(1)
+    assert [batch["epoch"].tolist() for batch in loader] == [[1, 1]]
+    with pytest.raises(TypeError, match="may differ in length"):
+        len(loader)

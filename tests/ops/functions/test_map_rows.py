@@ -103,6 +103,20 @@ def test_random_numbers_do_not_depend_on_parallelism() -> None:
     assert len(set(expected)) == 40
 
 
+def test_the_epoch_is_told() -> None:
+    def fn(row: dict[str, Any], epoch: int) -> dict[str, Any]:
+        return {"row": row["row"], "epoch": epoch}
+
+    loader = numbers(2).map_rows(fn, epoch=True).batch(2).to_numpy()
+    assert [batch["epoch"].tolist() for _ in range(3) for batch in loader] == [[0, 0], [1, 1], [2, 2]]
+    repeated = numbers(2).map_rows(fn, epoch=True).repeat(2)
+    assert rows_of(repeated, "epoch") == [0, 0, 1, 1]
+    with pytest.raises(af.StateError, match="epoch"):
+        numbers(2).map_rows(doubled).batch(2).to_numpy().load_state_dict(
+            numbers(2).map_rows(doubled, epoch=True).batch(2).to_numpy().state_dict()
+        )
+
+
 def test_an_exception_names_the_row_and_the_operator() -> None:
     broken = KeyError("k")
     fault = Fault(raising(broken), when=lambda row: row["row"] == 5, fn=same)
@@ -119,6 +133,77 @@ def test_an_exception_names_the_row_and_the_operator() -> None:
 def test_something_else_than_a_row_is_refused(result: Any) -> None:
     ds = numbers(3).map_rows(returning(result))
     refused(af.FunctionError, lambda: batches_of(ds), "map_rows", "dict", "`map`")
+
+
+def test_the_declared_schema_names_the_values_of_a_tuple() -> None:
+    ds = numbers(3)
+    pairs = ds.map_rows(lambda row: (row["row"], 2 * row["row"]), schema={"a": pa.int64(), "b": pa.float32()})
+    assert pairs.to_table().to_pylist() == [{"a": row, "b": 2 * row} for row in range(3)]
+    types = {"a": pa.int64()}
+    refused(af.FunctionError, lambda: batches_of(ds.map_rows(lambda row: (1, 2))), "tuple of 2", "schema=")
+    refused(
+        af.FunctionError,
+        lambda: batches_of(ds.map_rows(lambda row: (1, 2), schema=types)),
+        "tuple of 2",
+        "['a']",
+    )
+
+
+def test_arrays_of_several_dimensions_fit_nested_lists() -> None:
+    types = {"p": pa.list_(pa.list_(pa.float64(), 2)), "images": pa.list_(pa.list_(pa.list_(pa.uint8())))}
+
+    def points(row: dict[str, Any]) -> dict[str, Any]:
+        n = row["row"]
+        return {"p": np.full((n, 2), n), "images": [np.zeros((n, 1), np.uint8)] * n}
+
+    found = numbers(3).map_rows(points, schema=types).to_table().to_pylist()
+    assert found == [{"p": [[float(n), float(n)]] * n, "images": [[[0]] * n] * n} for n in range(3)]
+
+    def elements() -> Any:
+        return map(points, ({"row": n} for n in range(3)))
+
+    assert af.from_generator(elements, schema=types).to_table().to_pylist() == found
+
+
+@pytest.mark.parametrize("kept", [[0], {"a": 0}, np.zeros(1), np.zeros(()), bytearray(1), np.ma.zeros(1)])
+def test_a_function_may_write_its_result_again(kept: Any) -> None:
+    row = {"x": 0, "kept": None}
+
+    def fn(given: dict[str, Any]) -> dict[str, Any]:
+        number = given["row"]
+        row["x"] = number
+        if number:  # the first row shows nothing yet
+            row["kept"] = kept
+            kept["a" if isinstance(kept, dict) else () if getattr(kept, "ndim", 1) == 0 else 0] = number
+        return row
+
+    table = numbers(5).map_rows(fn, num_parallel_calls=1).to_table()
+    assert table["x"].to_pylist() == list(range(5))
+    values = table["kept"].to_pylist()
+    assert values[0] is None
+    assert [
+        next(iter(value.values()))
+        if isinstance(value, dict)
+        else value[0]
+        if hasattr(value, "__len__")
+        else value
+        for value in values[1:]
+    ] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("wrong", [0, 511, 512, 513, 1199])
+def test_rows_before_and_after_a_bad_one_in_any_block(wrong: int) -> None:
+    def fn(row: dict[str, Any]) -> dict[str, Any]:
+        return {"row": row["row"], "y": 1 // (row["row"] - wrong) if row["row"] != 700 else "text"}
+
+    good = [row for row in range(1200) if row not in (wrong, 700)]
+    types = {"row": pa.int64(), "y": pa.int64()}
+    assert rows_of(numbers(1200).map_rows(fn, schema=types, on_error="skip")) == good
+    seen: list[int] = []
+    numbered = (batch["row"].to_pylist() for batch in numbers(1200).map_rows(fn, schema=types))
+    with pytest.raises(af.ArrowflowError):
+        seen.extend(row for rows in numbered for row in rows)
+    assert seen == list(range(min(wrong, 700)))
 
 
 def test_all_rows_have_the_same_keys() -> None:

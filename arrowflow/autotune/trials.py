@@ -1,0 +1,60 @@
+"""The policy's memory: what it knows of a stage, which change it tries, and how long a kind of change rests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arrowflow.autotune.model import RunWindow
+from arrowflow.physical.tuning import Setting, StageKey
+
+FIRST_REST_SECONDS, LAST_REST_SECONDS = 1.0, 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """A change whose worth is not known yet.
+
+    Attributes:
+        key: The stage.
+        kind: The kind of change.
+        before: The setting to go back to.
+        was: The figures of the run before the change.
+        evidence: The change, in words.
+    """
+
+    key: StageKey
+    kind: str
+    before: Setting
+    was: RunWindow
+    evidence: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """The policy's knowledge of one stage.
+
+    Attributes:
+        setting: Its current setting.
+        share: Share of a call that is CPU time, smoothed.
+        used_share: The one that the weight was made of.
+        lock: Whether it was found to hold the interpreter lock.
+        rests_until: When each kind of change may be tried again.
+        rest_seconds: How long each kind rests the next time.
+    """
+
+    setting: Setting
+    share: float
+    used_share: float
+    lock: bool
+    rests_until: dict[str, float] = field(default_factory=dict)
+    rest_seconds: dict[str, float] = field(default_factory=dict)
+
+    def may(self, kind: str, now: float) -> bool:
+        """Whether a kind of change may be tried."""
+        return now >= self.rests_until.get(kind, 0.0)
+
+    def rest(self, kind: str, now: float) -> None:
+        """Leaves a kind of change alone for a while, twice as long each time."""
+        rest = self.rest_seconds.get(kind, FIRST_REST_SECONDS)
+        self.rests_until[kind] = now + rest
+        self.rest_seconds[kind] = min(2 * rest, LAST_REST_SECONDS)

@@ -1,0 +1,83 @@
+"""Long constants are lifted out of the JSON forms of expressions: no tree holds them, and nothing else changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from arrowflow.expr import parse_expression
+from arrowflow.expr.parse import polars_tree
+from arrowflow.expr.parse.lifted import Text, dumps, like, loads, pieces, whole
+from tests.ops.tables import rows_of
+
+KEYS = list(range(0, 20_000, 2))
+x = pl.col("row")
+LONG: dict[str, pl.Expr] = {
+    "is_in": x.is_in(KEYS),
+    "a series": x.is_in(pl.Series(KEYS).implode()),
+    "texts": x.cast(pl.String).is_in([str(key) for key in KEYS]),
+    "two lists": x.replace_strict(KEYS, [key + 1 for key in KEYS], default=-1),
+    "one list twice": x.replace_strict(KEYS, KEYS, default=-1),
+    "a mapping": x.replace_strict({key: f"{key}" for key in KEYS}, default="none"),
+    "among others": (x + 0.1).is_in([0.5])
+    | x.is_in(KEYS)
+    | pl.lit('":[255,255,255,255,').eq(x.cast(pl.String)),
+    "a choice": pl.when(x.is_in(KEYS)).then(1).otherwise(x) + 1,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_form_is_short_and_can_be_read_again(name: str) -> None:
+    given = LONG[name].meta.serialize(format="json")
+    text = polars_tree.serialise(LONG[name])
+    assert isinstance(text, Text) and 2000 > len(text) < len(given) / 20
+    assert whole(text) == given == "".join(pieces(text))
+    again = dumps(loads(text))
+    assert isinstance(again, Text) and json.loads(whole(again)) == json.loads(given)
+    part = polars_tree.deserialise(again)
+    assert part is not None and json.loads(part.meta.serialize(format="json")) == json.loads(given)
+    assert polars_tree.serialise(LONG[name]) == text and dumps({"a": 1}) == '{"a": 1}'
+    assert like(text, "x") == "x" and not isinstance(like("y", "x"), Text)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_digest_is_that_of_the_whole_form(name: str) -> None:
+    """So states that name it go on."""
+    given = parse_expression(LONG[name], operator="test")
+    whole_form = LONG[name].meta.serialize(format="json")
+    if hasattr(LONG[name], "otherwise"):
+        whole_form = LONG[name].otherwise(None).meta.serialize(format="json")  # type: ignore[attr-defined]
+    assert given.digest() == f"polars:{hashlib.sha256(whole_form.encode()).hexdigest()[:32]}"
+    other = pickle.loads(pickle.dumps(given))
+    assert other == given and hash(other) == hash(given) and other.tree() == given.tree()
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_values_are_those_of_polars(name: str) -> None:
+    frame = pl.DataFrame({"row": range(5000)})
+    expected = frame.select(y=LONG[name])["y"]
+    found = af.from_arrow(frame).with_columns(y=LONG[name])
+    assert rows_of(found, "y") == expected.to_list()
+    schema = found.schema
+    assert schema is not None and schema.field("y").type == found.to_table().schema.field("y").type
+
+
+def test_wrong_types_are_found_before_the_run() -> None:
+    ds = af.from_arrow(pa.table({"row": ["a"]}))
+    for wrong in (x.is_in(KEYS), x.replace_strict(KEYS, KEYS, default=-1) + "a"):
+        with pytest.raises(af.PlanError, match="cannot evaluate"):
+            ds.with_columns(y=wrong).schema  # noqa: B018
+
+
+def test_another_list_is_another_expression() -> None:
+    one, two = (parse_expression(x.is_in(keys), operator="test") for keys in (KEYS, [*KEYS[:-1], 1]))
+    assert one != two and one.digest() != two.digest()
+    values: Any = one.tree().args[1]  # type: ignore[union-attr]
+    assert values.value == KEYS
