@@ -251,8 +251,15 @@ def read_csv(
     partitioning: Partitioning = "auto",
     delimiter: str | None = None,
     quote_char: str | None = '"',
+    escape_char: str | None = None,
+    comment_prefix: str | None = None,
+    skip_rows: int = 0,
+    has_header: bool = True,
     column_names: Sequence[str] | None = None,
     null_values: str | Sequence[str] = "",
+    decimal_point: str = ".",
+    truncate_ragged_lines: bool = False,
+    encoding: str = "utf-8",
     num_parallel_calls: int = AUTOTUNE,
     block_bytes: int | str = "4MiB",
     on_error: OnError | None = None,
@@ -262,9 +269,10 @@ def read_csv(
 
     Names come from each file's header, types from the first MiB of the first file, as `pyarrow.csv` tells them. The
     types are whole numbers, fractions, booleans, dates, times, else text. Whole numbers that exceed int64 are
-    refused, since fractions would round them. A later value that does not fit is an error that says where. `schema=`
-    gives the types instead, and then a file may lack columns. Files that end in `.gz`, `.bz2`, `.zst` or `.lz4` are
-    decompressed.
+    refused, since fractions would round them. For a column that has no value in the first MiB, the next 31 MiB and
+    then the next files are looked through; if it has none there, its type is null. A later value that does not fit is
+    an error that says where. `schema=` gives the types instead, and then a file may lack columns. Files that end in
+    `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
 
     Lines without a byte are no rows, not even an empty text or a null of the only column. To read lines of plain
     text, without the empty lines, give `column_names=["line"]`, `schema=pa.schema({"line": pa.string()})`,
@@ -287,9 +295,17 @@ def read_csv(
             so on).
         quote_char: The character around texts that hold it, delimiters or line ends; inside of them it is doubled.
             None means no quoting.
+        escape_char: The character in front of one that stands for itself, as `\\` in files of MySQL and Hive.
+        comment_prefix: The start of lines that are comments, such as `"#"`.
+        skip_rows: Lines in front of the header, or of the first row, that are left out; quotes mean nothing in them.
+        has_header: Whether the first row names the columns; else they are `column_0`, `column_1` and so on, as of Polars.
         column_names: Names of the columns of files that have no header.
         null_values: Texts that stand for null where they are not quoted, in text columns, too. `""` quoted is an
             empty text.
+        decimal_point: The character before the fraction of a number; where it is a comma, `delimiter` is another one.
+        truncate_ragged_lines: Whether lines with too few fields are filled with null, and those with too many are cut.
+        encoding: The encoding of the files, such as `"cp1252"` or `"utf-16"`. Files in others than UTF-8 are read from the
+            start on, as compressed ones.
         num_parallel_calls: Blocks decoded at the same time.
         block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
         on_error: What becomes of rows with a value of another type than their column, or too many or too few values, as in
@@ -323,8 +339,15 @@ def read_csv(
         quarantine=quarantine,
         delimiter=delimiter,
         quote_char=quote_char,
+        escape_char=escape_char,
+        comment_prefix=comment_prefix,
+        skip_rows=skip_rows,
+        has_header=has_header,
         column_names=column_names,
         null_values=null_values,
+        decimal_point=decimal_point,
+        truncate_ragged_lines=truncate_ragged_lines,
+        encoding=encoding,
         block_bytes=block_bytes,
     )
 
@@ -343,14 +366,15 @@ def read_json(
     on_error: OnError | None = None,
     quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
-    r"""Reads JSON files, block by block, in the order of `paths`: an object a line, or one array of objects.
+    r"""Reads JSON files, block by block, in the order of `paths`: an object a line, objects over several lines, or one array of objects.
 
-    The objects in the first MiB of the first file decide columns and types, lists and structs among them. Texts stay
-    texts, also where they look like times. A key that an object lacks is null. A key that is no column is ignored. A
-    value that does not fit is an error that says where.
+    The objects in the first MiB of the first file decide columns and types, lists and structs among them. Values that
+    are null or empty there are looked for as by `read_csv`. Texts stay texts, also where they look like times. A key
+    that an object lacks is null. A key that is no column is ignored. A value that does not fit is an error that says
+    where.
 
     `schema=` gives columns and types instead. It is needed where the first file has objects without a key, or whole
-    numbers that exceed int64. A key that folders give, too, is looked for in the first MiB of each file. It is
+    numbers that exceed int64. Where it says `pa.string()`, a value of any kind comes as its JSON text. A key that folders give, too, is looked for in the first MiB of each file. It is
     refused as in `read_parquet` if it has a value there.
 
     Compressed files, the scan, resume, memory, arguments and errors are those of `read_csv`. Lines are scanned at 3

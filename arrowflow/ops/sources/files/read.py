@@ -36,9 +36,9 @@ from arrowflow.formats.capabilities import (
     StoredDecimals,
     StructFields,
     Untyped,
+    first_footer,
     with_fields_only,
 )
-from arrowflow.formats.protocol import check_unchanged, reading
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_added, files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
@@ -173,9 +173,7 @@ class Read(Operator):
             target = without(target, folders)
         if isinstance(format, Untyped) and target is not None:
             format = format.typed(target)
-        with reading(self.operator, files[0]):
-            first = (format.footer_sample if isinstance(format, Untyped) else format.footer)(store, files[0])
-            check_unchanged(files[0])
+        first = first_footer(self.operator, format, store, files)
         if folders is not None:
             is_auto = self.partitioning == "auto"
             if is_auto and folders.held(format, store, first, self.operator) == folders.names:
@@ -187,7 +185,7 @@ class Read(Operator):
                 "read, or leave the file out"
             ).locate(operator=self.operator, file=first.file.path)
         if isinstance(format, Untyped) and target is None:
-            format = format.typed(first.schema)
+            format = format.typed(first.schema, is_inferred=True)
         bound = replace(
             self,
             format=format,
