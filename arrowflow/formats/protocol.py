@@ -47,6 +47,7 @@ class Footer:
         schema: Its columns as `read` yields them: decoded types, everything nullable; of metadata, the values of enums.
         splits: Its splits, in file order.
         num_rows: Rows of all splits.
+        stored: Its columns as it has them, with all metadata, for those who write them anew; None where it has none.
         details: The format's own data; nobody else looks inside.
     """
 
@@ -55,6 +56,7 @@ class Footer:
     splits: tuple[Split, ...]
     num_rows: int
     details: Any = field(default=None, repr=False)
+    stored: pa.Schema | None = field(default=None, repr=False)
 
 
 MayMatch = Callable[[Mapping[str, ColumnStatistics], int], bool]

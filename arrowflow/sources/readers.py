@@ -17,7 +17,8 @@ from arrowflow.formats.tfrecord.tfrecord import RAW_HAS_NO_SCHEMA
 from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources.files.list_files import ListFiles
-from arrowflow.ops.sources.files.read import Read, check_memory_map, check_partitioning
+from arrowflow.ops.sources.files.partitions import check_partitioning
+from arrowflow.ops.sources.files.read import Read, check_memory_map
 from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import AUTOTUNE, OnError, parallel_calls
 from arrowflow.storage import place_of

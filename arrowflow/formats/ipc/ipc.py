@@ -127,7 +127,7 @@ class IpcFormat(Format):
             Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
         )
         num_rows = sum(split.num_rows for split in splits)
-        return Footer(file, decoded_schema(stored), splits, num_rows, details)
+        return Footer(file, decoded_schema(stored), splits, num_rows, details, stored)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact for all but dictionaries, compressed texts and compressed lists."""

@@ -108,7 +108,7 @@ class ParquetFormat(Format):
             first_page(tail) if tail.size == file.size else b"",
             TextSizes(stored, metadata.num_row_groups * metadata.num_columns),
         )
-        return Footer(file, columns.schema, splits, metadata.num_rows, details)
+        return Footer(file, columns.schema, splits, metadata.num_rows, details, columns.stored)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact for flat columns of fixed width, a lower bound for others."""

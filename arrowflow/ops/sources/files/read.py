@@ -201,6 +201,11 @@ class Read(Operator):
             match(target, first, widen=True, operator=self.operator)
         return bound.on()
 
+    @property
+    def stored_schema(self) -> pa.Schema | None:
+        """The schema of the first file as it has it."""
+        return None if self.first is None else self.first.stored
+
     def foresee(self, names: Sequence[Names]) -> Names | None:
         """Returns the names of its columns, if they were given."""
         return None if self.target is None else tuple(self.target.names)
@@ -389,10 +394,3 @@ def check_memory_map(operator: str, memory_map: Any) -> bool | None:
     if memory_map is not None and not isinstance(memory_map, bool):
         raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
     return memory_map
-
-
-def check_partitioning(operator: str, partitioning: Any) -> str | None:
-    """Returns the argument, or raises `PlanError`."""
-    if partitioning not in ("auto", "hive", None):
-        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
-    return None if partitioning is None else str(partitioning)
