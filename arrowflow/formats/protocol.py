@@ -16,6 +16,7 @@ import pyarrow as pa
 from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest, repeated
 from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats.casting import casts
+from arrowflow.formats.offsets import has_same_values
 from arrowflow.formats.types import common, common_cast, widens
 from arrowflow.interchange.enums import other_values
 from arrowflow.storage import File, Range, Store, storage_failure
@@ -47,6 +48,7 @@ class Footer:
         schema: Its columns as `read` yields them: decoded types, everything nullable; of metadata, the values of enums.
         splits: Its splits, in file order.
         num_rows: Rows of all splits.
+        repeated: Names that several of its columns have; these columns are not in the schema.
         stored: Its columns as it has them, with all metadata, for those who write them anew; None where it has none.
         details: The format's own data; nobody else looks inside.
     """
@@ -57,6 +59,7 @@ class Footer:
     num_rows: int
     details: Any = field(default=None, repr=False)
     stored: pa.Schema | None = field(default=None, repr=False)
+    repeated: tuple[str, ...] = ()
 
 
 MayMatch = Callable[[Mapping[str, ColumnStatistics], int], bool]
@@ -99,6 +102,11 @@ class Format(Protocol):
     def part(self) -> str:
         """The word for a split in messages."""
         return "row group"
+
+    @property
+    def renaming(self) -> str:
+        """The way to give names of their own to columns that share one, in messages."""
+        return "to read all, rename them where the file is written"
 
     @abstractmethod
     def footer(self, store: Store, file: File) -> Footer:
@@ -169,8 +177,8 @@ class Format(Protocol):
 def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator: str | None = None) -> None:
     """Checks that `Format.read` can yield `expected` from a file.
 
-    Columns are compared by name and type, enums by their values too. Their order, nullability and other metadata, and
-    further columns of the file, do not matter.
+    Columns are compared by name and type, enums by their values too. The width of offsets, the order of columns, their
+    nullability and other metadata, and further columns of the file, do not matter.
 
     Args:
         expected: Columns to read.
@@ -189,6 +197,8 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
         raise SchemaError(f"{text}; {advice}").locate(operator=operator, file=footer.file.path)
     found = dict(zip(footer.schema.names, footer.schema.types, strict=True))
     for name, type in zip(expected.names, expected.types, strict=True):
+        if name in footer.repeated:
+            raise SchemaError(_several([name])).locate(operator=operator, file=footer.file.path)
         if name not in found:
             if widen:
                 continue
@@ -197,7 +207,9 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
                 "Pass schema= to fill it with null"
             )
             raise SchemaError(text).locate(operator=operator, file=footer.file.path)
-        if found[name] != type and not (widen and (widens(found[name], type) or casts(found[name], type))):
+        if found[name] == type or has_same_values(found[name], type):
+            continue
+        if not (widen and (widens(found[name], type) or casts(found[name], type))):
             advice = _OTHERWISE if widen else _advice(type, found[name])
             text = f"column {name!r}: expected {type}, found {found[name]}; {advice}"
             raise SchemaError(text).locate(operator=operator, file=footer.file.path)
@@ -243,7 +255,7 @@ class _Uncast(Mapping[str, ColumnStatistics]):
         stored, wanted = (schema.get_field_index(name) for schema in (self._stored, self._wanted))
         if stored >= 0 and wanted >= 0:
             types = self._stored.field(stored).type, self._wanted.field(wanted).type
-            if types[0] != types[1] and not widens(*types):
+            if types[0] != types[1] and not widens(*types) and not has_same_values(*types):
                 raise KeyError(name)
         return self._statistics[name]
 
@@ -258,7 +270,23 @@ def check_names(names: Sequence[str]) -> None:
     """Raises `SchemaError` if a name occurs twice: columns are addressed by name, so names have to differ."""
     twice = repeated(names)
     if twice:
-        raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
+        raise SchemaError(f"{_several(twice)}; rename them")
+
+
+def check_repeated(format: Format, footer: Footer, operator: str) -> None:
+    """Raises `SchemaError` if columns of a file share a name, for readers that want all columns."""
+    if footer.repeated:
+        text = f"{_several(footer.repeated)}; columns= picks others, and {format.renaming}"
+        raise SchemaError(text).locate(operator=operator, file=footer.file.path)
+
+
+def without_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Returns a schema without some columns."""
+    return pa.schema([each for each in schema if each.name not in names]) if names else schema
+
+
+def _several(names: Sequence[str]) -> str:
+    return f"expected columns of different names, found several called {list(names)}"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.partitions import check_partitioning
-from arrowflow.ops.sources.files.read import Read, check_memory_map
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import AUTOTUNE, OnError, parallel_calls
 from arrowflow.storage import place_of
@@ -95,8 +95,9 @@ def read(
             partitioning=check_partitioning(operator, partitioning),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
-            memory_map=check_memory_map(operator, memory_map),
+            memory_map=_memory_map(operator, memory_map),
             policy=Policy.of(operator, on_error, quarantine),
+            picks=columns is not None,
         )
     )
     if filter is not None:
@@ -111,6 +112,13 @@ def read(
         (plan,) = plans_of(operator, [dataset])
         dataset = Dataset(Select.named_by(operator, plan, chosen))
     return dataset
+
+
+def _memory_map(operator: str, memory_map: Any) -> bool | None:
+    """Returns the argument, or raises `PlanError`."""
+    if memory_map is not None and not isinstance(memory_map, bool):
+        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
+    return memory_map
 
 
 def read_parquet(
@@ -214,9 +222,10 @@ def read_ipc(
     on_error: OnError | None = None,
     quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
-    """Reads Arrow IPC files (Feather version 2), record batch by record batch, in the order of `paths`.
+    """Reads Arrow IPC files (Feather version 2) and streams, record batch by record batch, in the order of `paths`.
 
-    Uncompressed local files are mapped into memory and not copied. Arguments and errors are those of `read_parquet`.
+    Uncompressed local files are mapped into memory and not copied. Streams are walked once from batch to batch, and
+    copied. Arguments and errors are those of `read_parquet`.
 
     Example:
         >>> import arrowflow as af, pathlib, polars as pl, tempfile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from arrowflow.errors import SchemaError, SourceError, repeated
+from arrowflow.errors import SourceError, repeated
 from arrowflow.formats.text.blocks import (
     UTF8,
     Source,
@@ -26,7 +26,7 @@ from arrowflow.formats.text.csv_lines import CsvLines
 from arrowflow.formats.text.csv_options import LATER_OPTIONS, checked
 from arrowflow.formats.text.csv_rows import Lines, good_numbers, number_columns, with_lengths
 from arrowflow.formats.text.scan import Bytes
-from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
+from arrowflow.formats.text.text import HIDDEN, SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_texts, may_be_rounded
 from arrowflow.formats.types import decoded_schema
 from arrowflow.storage import File
@@ -126,6 +126,7 @@ class CsvFormat(TextFormat):
         scanner = partial(self.scanner, "", file)
         start = behind_lines(source, start, self.skip_rows)
         names = self.column_names
+        twice: tuple[str, ...] = ()
         if names is None:
             data, is_row = first_records(source, scanner, start, SAMPLE_BYTES)
             if not is_row.any():
@@ -134,13 +135,18 @@ class CsvFormat(TextFormat):
                 return Layout(start, self.types)
             stop = int(scanner().scan(data, True)[0][is_row.argmax()])
             names = self._names(data[:stop], file)
+            twice = tuple(repeated(names))
+            names = tuple(f"{HIDDEN}{number}" if name in twice else name for number, name in enumerate(names))
             start += stop if self.has_header else 0
         if self.types is not None:
             known = dict(zip(self.types.names, self.types.types, strict=True))
-            return Layout(start, pa.schema([(name, known.get(name, pa.string())) for name in names]))
-        layout = Layout(start, pa.schema([(name, pa.null()) for name in names]))
+            schema = pa.schema([(name, known.get(name, pa.string())) for name in names])
+            return Layout(start, schema, repeated=twice)
+        layout = Layout(start, pa.schema([(name, pa.null()) for name in names]), repeated=twice)
         data, is_row = first_records(source, scanner, start, SAMPLE_BYTES)
-        return Layout(start, self.inferred(data, layout, names, file)) if is_row.any() else layout
+        if not is_row.any():
+            return layout
+        return replace(layout, schema=self.inferred(data, layout, names, file))
 
     def _names(self, first: Bytes, file: File) -> tuple[str, ...]:
         """Returns the names of the columns, given the bytes up to the end of the first row."""
@@ -151,12 +157,15 @@ class CsvFormat(TextFormat):
             raise SourceError(f"the header is no UTF-8; {_RECODE}") from error
         if not self.has_header:
             return tuple(f"column_{number}" for number in range(len(names)))
-        if twice := repeated(names):
-            raise SchemaError(
-                f"expected columns of different names, found several called {twice}; if the first row is data, pass "
-                "has_header=False or column_names=, else name all columns by column_names= and leave the header out by skip_rows="
-            )
         return names
+
+    @property
+    def renaming(self) -> str:
+        """See `Format.renaming`."""
+        return (
+            "column_names= names all of files without a header; where the first row is data, there is has_header=False, and "
+            "skip_rows=1 leaves a header out"
+        )
 
     def inferred(self, data: Bytes, layout: Layout, columns: Sequence[str], file: File) -> pa.Schema:
         """See `TextFormat.inferred`."""

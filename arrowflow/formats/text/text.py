@@ -66,6 +66,9 @@ FURTHER_BYTES: Final = 32 << 20
 """Bytes of the first file that are looked through for values of columns that have none in the sample: 0.2 s."""
 
 _BOM: Final = b"\xef\xbb\xbf"
+HIDDEN: Final = "\0"
+"""The start of names in a layout by which nobody can ask for a column."""
+
 _LOOKED_AT: Final = 1024
 """Bytes of a file that tell whether it is text."""
 
@@ -80,11 +83,13 @@ class Layout:
         start: First byte of the data.
         schema: Columns, in the order of the file.
         kind: The form of the records, by a name of the format's own.
+        repeated: Names that several columns have, which are called otherwise in the schema.
     """
 
     start: int
     schema: pa.Schema
     kind: str = ""
+    repeated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +238,8 @@ class TextFormat(Format):
             )
         else:
             splits = (Split(0, blocks.num_rows, max(sizes)),) if sizes else ()
-        return Footer(file, layout.schema, splits, blocks.num_rows, details)
+        schema = pa.schema([each for each in layout.schema if not each.name.startswith(HIDDEN)])
+        return Footer(file, schema, splits, blocks.num_rows, details, repeated=layout.repeated)
 
     def _behind_bom(self, source: Source) -> int:
         """Returns the start of the text after a byte-order mark."""

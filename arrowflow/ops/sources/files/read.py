@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, Policy
-from arrowflow.errors import PlanError, SchemaError, shown
+from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr import Expr
 from arrowflow.formats import Footer, Format, arguments, match
 from arrowflow.formats.capabilities import (
@@ -39,6 +39,7 @@ from arrowflow.formats.capabilities import (
     first_footer,
     with_fields_only,
 )
+from arrowflow.formats.protocol import check_repeated
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_added, files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
@@ -70,6 +71,7 @@ class Read(Operator):
         target: The `schema=` that files are cast to, or None for the first file's.
         num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
         policy: What becomes of bad rows; once bound, as the pipeline says.
+        picks: Whether the user picks columns by name.
         store: Bound: the file system.
         files: Bound: the files, sorted.
         partitions: Bound: the columns that the names of folders give.
@@ -98,6 +100,7 @@ class Read(Operator):
     target: pa.Schema | None = None
     num_parallel_calls: int | None = None
     policy: Policy = BY_OPTIONS
+    picks: bool = field(default=False, compare=False)
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)
     partitions: Partitions | None = field(default=None, compare=False)
@@ -174,6 +177,8 @@ class Read(Operator):
         if isinstance(format, Untyped) and target is not None:
             format = format.typed(target)
         first = first_footer(self.operator, format, store, files)
+        if target is None and not self.picks:
+            check_repeated(format, first, self.operator)
         if folders is not None:
             is_auto = self.partitioning == "auto"
             if is_auto and folders.held(format, store, first, self.operator) == folders.names:
@@ -387,10 +392,3 @@ class Read(Operator):
         if self.stored and not exact and isinstance(format, StoredDecimals):
             format = format.with_stored(self.stored)
         return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format
-
-
-def check_memory_map(operator: str, memory_map: Any) -> bool | None:
-    """Returns the argument, or raises `PlanError`."""
-    if memory_map is not None and not isinstance(memory_map, bool):
-        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
-    return memory_map
