@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -287,3 +288,21 @@ def first_footer(operator: str, format: Format, store: Store, files: Sequence[Fi
         with suppress(SourceError, SchemaError), reading(operator, file):  # its reader tells of bad rows
             schema = with_known(schema, format.footer_sample(store, file).schema)
     return replace(first, schema=schema)
+
+
+def all_columns(
+    operator: str, format: Format, store: Store, first: Footer, files: Sequence[File]
+) -> pa.Schema:
+    """Returns the columns of all files, each with the type of the first file that has it.
+
+    Raises:
+        SourceError: A file cannot be read.
+    """
+
+    def columns(file: File) -> pa.Schema:
+        return first_footer(operator, format, store, [file]).schema
+
+    found = [first.schema, *store.together([partial(columns, file) for file in files[1:]])]
+    fields = {field.name: field for schema in reversed(found) for field in schema}
+    names = dict.fromkeys(name for schema in found for name in schema.names)
+    return pa.schema([fields[name] for name in names])

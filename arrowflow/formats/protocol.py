@@ -174,7 +174,14 @@ class Format(Protocol):
         return False
 
 
-def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator: str | None = None) -> None:
+def match(
+    expected: pa.Schema,
+    footer: Footer,
+    *,
+    widen: bool = False,
+    may_lack: bool = False,
+    operator: str | None = None,
+) -> None:
     """Checks that `Format.read` can yield `expected` from a file.
 
     Columns are compared by name and type, enums by their values too. The width of offsets, the order of columns, their
@@ -185,6 +192,7 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
         footer: The file.
         widen: Whether a column may be absent (it is then null), or of a type whose values can be cast to `expected`: a
             user's own `schema=` allows this. `conform` finds values that lose something.
+        may_lack: Whether a column may be absent all the same.
         operator: The operator to name in errors.
 
     Raises:
@@ -200,11 +208,11 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
         if name in footer.repeated:
             raise SchemaError(_several([name])).locate(operator=operator, file=footer.file.path)
         if name not in found:
-            if widen:
+            if widen or may_lack:
                 continue
             text = (
                 f"column {name!r} ({type}) is missing; {closest(name, footer.schema.names)} "
-                "Pass schema= to fill it with null"
+                "Pass missing_columns='null' to fill it with null, or schema= with all columns"
             )
             raise SchemaError(text).locate(operator=operator, file=footer.file.path)
         if found[name] == type or has_same_values(found[name], type):

@@ -30,6 +30,7 @@ MAX_INT64 = (1 << 63) - 1
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Partitioning = Literal["auto", "hive"] | None
+MissingColumns = Literal["error", "null"]
 
 
 def read(
@@ -42,6 +43,7 @@ def read(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
     on_error: OnError | None = None,
@@ -65,6 +67,7 @@ def read(
         storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        missing_columns: Whether files may lack columns of others, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
         on_error: What becomes of bad rows, as in `read_parquet`, and as in `read_csv` for formats that tell single rows.
@@ -93,6 +96,7 @@ def read(
             paths=paths,
             filesystem=place_of(operator, filesystem, storage_options),
             partitioning=check_partitioning(operator, partitioning),
+            missing_columns=_missing_columns(operator, missing_columns),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
             memory_map=_memory_map(operator, memory_map),
@@ -114,6 +118,13 @@ def read(
     return dataset
 
 
+def _missing_columns(operator: str, missing_columns: Any) -> str:
+    """Returns the argument, or raises `PlanError`."""
+    if missing_columns not in ("error", "null"):
+        raise PlanError(f"{operator}: missing_columns is 'error' or 'null', got {shown(missing_columns)}")
+    return str(missing_columns)
+
+
 def _memory_map(operator: str, memory_map: Any) -> bool | None:
     """Returns the argument, or raises `PlanError`."""
     if memory_map is not None and not isinstance(memory_map, bool):
@@ -130,6 +141,7 @@ def read_parquet(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
     on_error: OnError | None = None,
@@ -164,6 +176,9 @@ def read_parquet(
             in a directory or by a glob, unless the first file has these columns itself. Where folders make columns, a
             file that has such a column itself is an error. Folders count from the named directory on, or from the
             first wildcard. For a file that is named itself all folders count, with `"hive"`.
+        missing_columns: `"null"` fills columns that a file lacks with null, and takes the columns of all files: the footer
+            of each is read before the first row. `"error"` is an error for a file that lacks a column of the first one, and
+            leaves further columns out.
         num_parallel_calls: Calls that decode at the same time.
         memory_map: Whether local files are mapped into memory. The system ends a process (SIGBUS) that reads a mapped
             file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
@@ -201,6 +216,7 @@ def read_parquet(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
@@ -217,6 +233,7 @@ def read_ipc(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
     on_error: OnError | None = None,
@@ -243,6 +260,7 @@ def read_ipc(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
@@ -259,6 +277,7 @@ def read_csv(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     delimiter: str | None = None,
     quote_char: str | None = '"',
     escape_char: str | None = None,
@@ -301,6 +320,7 @@ def read_csv(
         storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        missing_columns: Whether files may lack columns of others, as in `read_parquet`.
         delimiter: The character between fields. Default: a comma, or a tab in files that end in `.tsv` (and `.gz` and
             so on).
         quote_char: The character around texts that hold it, delimiters or line ends; inside of them it is doubled.
@@ -344,6 +364,7 @@ def read_csv(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
@@ -371,6 +392,7 @@ def read_json(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     num_parallel_calls: int = AUTOTUNE,
     block_bytes: int | str = "4MiB",
     on_error: OnError | None = None,
@@ -406,6 +428,7 @@ def read_json(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
@@ -422,6 +445,7 @@ def read_tfrecord(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     raw: bool = False,
     compression: str | None = None,
     num_parallel_calls: int = AUTOTUNE,
@@ -459,6 +483,7 @@ def read_tfrecord(
         storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        missing_columns: Whether files may lack columns of others, as in `read_parquet`.
         raw: Whether records come as they are, in one binary column `record`, which a `map` can decode.
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
         num_parallel_calls: Blocks decoded at the same time.
@@ -493,6 +518,7 @@ def read_tfrecord(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,

@@ -24,8 +24,8 @@ from arrowflow.formats.text.scan import (
     JsonLines,
     JsonObjects,
     Scanner,
-    depth_behind,
     element_ends,
+    first_end_within,
     nesting,
 )
 from arrowflow.formats.text.sifting import Records
@@ -42,6 +42,8 @@ _SCANNERS: Final[dict[str, Callable[[], Scanner]]] = {
     _OBJECTS: JsonObjects,
 }
 _NOT_ENDED: Final = tuple(b"{[,:")
+_KIND_BYTES: Final = 64 << 10
+"""Bytes at the start of a file that are looked at for objects over several lines, in 0.2 ms."""
 _MAX_NESTING: Final = 64
 """Levels of a type that is inferred. At some thousands of them pyarrow ends the process."""
 
@@ -192,14 +194,25 @@ class JsonFormat(TextFormat):
 
 
 def _kind(data: Bytes) -> str:
-    """Returns the form of the records by the start of a file: a line of an object over several lines ends within it."""
+    """Returns the form of the records by the start of a file: objects over several lines have line ends within them."""
     if data[0] == ord("["):
         return _ARRAY
-    ends = np.flatnonzero(data == ord("\n"))
-    line = data[: ends[0]] if ends.size else data[:0]
-    shown = np.flatnonzero(line > ord(" "))
-    goes_on = shown.size and line[shown[-1]] in _NOT_ENDED and depth_behind(line) > 0
-    return _OBJECTS if goes_on else ""
+    data = data[:_KIND_BYTES]
+    place = first_end_within(data)
+    if place is None or (data.size < _KIND_BYTES and not _are_objects(data)):
+        return ""
+    shown = data > ord(" ")
+    before, behind = data[:place][shown[:place]], data[place:][shown[place:]]
+    goes_on = before[-1] in _NOT_ENDED and not (behind.size and behind[0] == ord("{"))
+    return _OBJECTS if goes_on else ""  # else a line is cut off, and the next one begins an object
+
+
+def _are_objects(data: Bytes) -> bool:
+    try:
+        JsonObjects().scan(data, True)
+    except SourceError:
+        return False
+    return True
 
 
 def _parse(data: pa.Buffer, types: pa.Schema | None) -> pa.Table:

@@ -137,10 +137,14 @@ def nesting(data: Bytes) -> int:
     return int(np.cumsum(_DEPTH[data[marks]], dtype=np.int64).max(initial=0))
 
 
-def depth_behind(data: Bytes) -> int:
-    """Returns how many brackets of some text are not closed in it."""
-    marks = _outside(np.flatnonzero(_DEPTH[data]), _json_quotes(data))
-    return int(_DEPTH[data[marks]].sum(dtype=np.int64))
+def first_end_within(data: Bytes) -> int | None:
+    """Returns the place behind the first line end within a bracket, outside of texts; None if there is none."""
+    quotes = _json_quotes(data)
+    ends = _outside(np.flatnonzero(data == _NEWLINE), quotes)
+    marks = _outside(np.flatnonzero(_DEPTH[data]), quotes)
+    depths = np.concatenate([[0], np.cumsum(_DEPTH[data[marks]], dtype=np.int64)])
+    within = ends[depths[np.searchsorted(marks, ends)] > 0]
+    return int(within[0]) + 1 if within.size else None
 
 
 def _elements(data: Bytes) -> tuple[Offsets, bool]:

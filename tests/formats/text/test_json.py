@@ -431,8 +431,9 @@ def test_objects_over_several_lines_resume_and_leave_bad_ones_out(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{\n"x": 1\n}\n{\n"x":', "the last object has no `}`"),
-        ('{\n"x": 1\n}\n}\n{"x": 2}\n', "the bracket at byte 11 closes nothing"),
+        ('{\n"x": 1\n}\n{\n"x":', "the file is malformed"),
+        ('{\n"x": 1\n}\n' * 9_000 + '{\n"x":', "the last object has no `}`"),
+        ('{\n"x": 1\n}\n' * 9_000 + '}\n{"x": 2}\n', "the bracket at byte 99000 closes nothing"),
         ('{"x": 1\n{"x": 2}\n', "row 1; the file is malformed"),
         ('{"x": 1},\n{"x": 2},\n', "the file is malformed"),
         ("[1, 2]", "from object to number in row 1; rows are objects"),

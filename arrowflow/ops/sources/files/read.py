@@ -36,6 +36,7 @@ from arrowflow.formats.capabilities import (
     StoredDecimals,
     StructFields,
     Untyped,
+    all_columns,
     first_footer,
     with_fields_only,
 )
@@ -71,10 +72,12 @@ class Read(Operator):
         target: The `schema=` that files are cast to, or None for the first file's.
         num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
         policy: What becomes of bad rows; once bound, as the pipeline says.
+        missing_columns: `"null"` where a file may lack columns of others, else `"error"`.
         picks: Whether the user picks columns by name.
         store: Bound: the file system.
         files: Bound: the files, sorted.
         partitions: Bound: the columns that the names of folders give.
+        columns_of_all: Bound: the columns of all files, where one may lack those of others.
         first: Bound: the first file's footer; for a format without types, the footer after its first splits.
         columns: Names of the columns to read, or None for all. Set by a rule.
         predicates: Conditions that rows must meet to be of use; they only prune splits. Set by a rule.
@@ -99,12 +102,14 @@ class Read(Operator):
     partitioning: str | None = None
     target: pa.Schema | None = None
     num_parallel_calls: int | None = None
+    missing_columns: str = "error"
     policy: Policy = BY_OPTIONS
     picks: bool = field(default=False, compare=False)
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)
     partitions: Partitions | None = field(default=None, compare=False)
     first: Footer | None = field(default=None, compare=False)
+    columns_of_all: pa.Schema | None = field(default=None, compare=False)
     columns: tuple[str, ...] | None = None
     predicates: tuple[Expr, ...] = ()
     rows: tuple[int, int | None] = (0, None)
@@ -126,6 +131,8 @@ class Read(Operator):
         """Returns the format and, once bound, a digest of the files by relative path and size."""
         sources = [[file.relative, file.size] for file in self.files]
         own = {**arguments(self.format), **described(self.partitions), **self.policy.arguments()}
+        if self.missing_columns != "error":
+            own["missing_columns"] = self.missing_columns
         return {"format": self.format.name, **own, "files": len(sources), "sources": sources}
 
     def change_since(self, arguments: Mapping[str, Any]) -> Change | None:
@@ -139,7 +146,7 @@ class Read(Operator):
         own["folders"] = (
             None if self.partitions is None else (self.partitions.values, self.partitions.numbers)
         )
-        del own["paths"], own["filesystem"], own["arguments"]["sources"]
+        del own["paths"], own["filesystem"], own["missing_columns"], own["arguments"]["sources"]
         return own
 
     def describe(self) -> str:
@@ -184,13 +191,16 @@ class Read(Operator):
             if is_auto and folders.held(format, store, first, self.operator) == folders.names:
                 return replace(self, partitioning=None).bind(inputs, context)
             folders.check(format, store, first, self.operator)
-        if not merged(first.schema, folders).names:
+        if not merged(first.schema, folders).names and self.missing_columns == "error":
             raise SchemaError(
                 "the file has no columns, and rows without columns cannot be counted; pass schema= with those to "
                 "read, or leave the file out"
             ).locate(operator=self.operator, file=first.file.path)
+        of_all = None
+        if target is None and self.missing_columns == "null":
+            of_all = all_columns(self.operator, format, store, first, files)
         if isinstance(format, Untyped) and target is None:
-            format = format.typed(first.schema, is_inferred=True)
+            format = format.typed(of_all or first.schema, is_inferred=True)
         bound = replace(
             self,
             format=format,
@@ -199,6 +209,7 @@ class Read(Operator):
             files=files,
             partitions=folders,
             first=first,
+            columns_of_all=of_all,
             counts=FileRows(self.operator, format, store, files, policy),
             hints=Hints(),
         )
@@ -223,10 +234,15 @@ class Read(Operator):
         wanted = frozenset(self.columns)
         return pa.schema([field for field in schema if field.name in wanted])
 
+    @property
+    def leniency(self) -> Mapping[str, bool]:
+        """Returns which files fit its columns, as arguments of `match`."""
+        return {"widen": self.target is not None, "may_lack": self.columns_of_all is not None}
+
     def all_columns(self) -> pa.Schema:
         """Returns all columns that can be read, wanted or not."""
         assert self.first is not None
-        return merged(self.first.schema if self.target is None else self.target, self.partitions)
+        return merged(self.target or self.columns_of_all or self.first.schema, self.partitions)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns the rows of all footers: reads each file's footer, but nothing else. Which rows are bad is not known."""
