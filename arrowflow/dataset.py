@@ -105,7 +105,7 @@ from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order, rewritten
-from arrowflow.write import IPC, PARQUET, Writer, Written, writer_of
+from arrowflow.write import IPC, PARQUET, Writer, Written, with_metadata, writer_of
 
 if TYPE_CHECKING:
     import jax
@@ -2300,6 +2300,9 @@ class Dataset:
         On other file systems shards get their names when all are stored, and `read_parquet` refuses the folder while
         they do.
 
+        Metadata of the first file that was read, or of a given table, are kept where the columns that they name are still
+        there: those of GeoParquet, of pandas and of fields. Of `geo`, the bounds of the rows are left out.
+
         Memory: one row group, twice. The borders of batches are not kept: the rows alone decide where files and row
         groups end. Parquet does not have all types: `timestamp[s]` and `time32[s]` are read back as `[ms]`, `date64`
         as `date32`. Values of `date64` that are no whole days are refused, and so are fixed-size lists of size 0.
@@ -2404,7 +2407,10 @@ class Dataset:
             writer.check()
             with Run(prepared, EpochCounter(), RecordBatches()) as running:
                 schema, batches = _with_schema(prepared.bound.schema, running)
-                return writer.write(batches, schema)
+                stored = [node.stored_schema for node in post_order(prepared.bound)]
+                return writer.write(
+                    batches, with_metadata(schema, [each for each in stored if each is not None])
+                )
 
     # --------------------------------------------------------------------------------------------- look
 

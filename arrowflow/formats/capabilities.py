@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from arrowflow.bad_rows import BadRow
-from arrowflow.formats.protocol import Footer, Format, Split
+from arrowflow.errors import SchemaError, SourceError
+from arrowflow.formats.protocol import Footer, Format, Split, check_unchanged, footer_of, reading
+from arrowflow.formats.unknown import is_unknown, with_known
 from arrowflow.storage import File, Store
 
 
@@ -226,8 +231,12 @@ class InPlaceFormat(Format, Protocol):
 class Untyped(Protocol):
     """A capability of a `Format` whose files do not say their types."""
 
-    def typed(self, schema: pa.Schema) -> Format:
+    def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Format:
         """Returns the format that reads the columns of all files as these types. Called when a plan is bound.
+
+        Args:
+            schema: The types.
+            is_inferred: Whether they are those of `footer_sample`, and not a user's own.
 
         Raises:
             SchemaError: The format cannot read one of the types.
@@ -253,3 +262,47 @@ class OwnArguments(Protocol):
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the further dependencies as JSON values. States are compared by them, or else by the options."""
+
+
+_FILES_LOOKED_AT: Final = 16
+"""Files after the first one that are looked at for columns without a value in it."""
+
+
+def first_footer(operator: str, format: Format, store: Store, files: Sequence[File]) -> Footer:
+    """Returns the footer of the first file, whose types all files are read by.
+
+    Where files do not say their types, and no row of the first file tells that of a column, a few other files may tell it.
+
+    Raises:
+        SourceError: The first file cannot be read.
+    """
+    if not isinstance(format, Untyped):
+        return footer_of(operator, format, store, files[0])
+    with reading(operator, files[0]):
+        first = format.footer_sample(store, files[0])
+        check_unchanged(files[0])
+    schema = first.schema
+    for file in files[1 : 1 + _FILES_LOOKED_AT]:
+        if not any(map(is_unknown, schema.types)):
+            break
+        with suppress(SourceError, SchemaError), reading(operator, file):  # its reader tells of bad rows
+            schema = with_known(schema, format.footer_sample(store, file).schema)
+    return replace(first, schema=schema)
+
+
+def all_columns(
+    operator: str, format: Format, store: Store, first: Footer, files: Sequence[File]
+) -> pa.Schema:
+    """Returns the columns of all files, each with the type of the first file that has it.
+
+    Raises:
+        SourceError: A file cannot be read.
+    """
+
+    def columns(file: File) -> pa.Schema:
+        return first_footer(operator, format, store, [file]).schema
+
+    found = [first.schema, *store.together([partial(columns, file) for file in files[1:]])]
+    fields = {field.name: field for schema in reversed(found) for field in schema}
+    names = dict.fromkeys(name for schema in found for name in schema.names)
+    return pa.schema([fields[name] for name in names])

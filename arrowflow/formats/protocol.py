@@ -16,6 +16,7 @@ import pyarrow as pa
 from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest, repeated
 from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats.casting import casts
+from arrowflow.formats.offsets import has_same_values
 from arrowflow.formats.types import common, common_cast, widens
 from arrowflow.interchange.enums import other_values
 from arrowflow.storage import File, Range, Store, storage_failure
@@ -47,6 +48,8 @@ class Footer:
         schema: Its columns as `read` yields them: decoded types, everything nullable; of metadata, the values of enums.
         splits: Its splits, in file order.
         num_rows: Rows of all splits.
+        repeated: Names that several of its columns have; these columns are not in the schema.
+        stored: Its columns as it has them, with all metadata, for those who write them anew; None where it has none.
         details: The format's own data; nobody else looks inside.
     """
 
@@ -55,6 +58,8 @@ class Footer:
     splits: tuple[Split, ...]
     num_rows: int
     details: Any = field(default=None, repr=False)
+    stored: pa.Schema | None = field(default=None, repr=False)
+    repeated: tuple[str, ...] = ()
 
 
 MayMatch = Callable[[Mapping[str, ColumnStatistics], int], bool]
@@ -97,6 +102,11 @@ class Format(Protocol):
     def part(self) -> str:
         """The word for a split in messages."""
         return "row group"
+
+    @property
+    def renaming(self) -> str:
+        """The way to give names of their own to columns that share one, in messages."""
+        return "to read all, rename them where the file is written"
 
     @abstractmethod
     def footer(self, store: Store, file: File) -> Footer:
@@ -164,17 +174,25 @@ class Format(Protocol):
         return False
 
 
-def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator: str | None = None) -> None:
+def match(
+    expected: pa.Schema,
+    footer: Footer,
+    *,
+    widen: bool = False,
+    may_lack: bool = False,
+    operator: str | None = None,
+) -> None:
     """Checks that `Format.read` can yield `expected` from a file.
 
-    Columns are compared by name and type, enums by their values too. Their order, nullability and other metadata, and
-    further columns of the file, do not matter.
+    Columns are compared by name and type, enums by their values too. The width of offsets, the order of columns, their
+    nullability and other metadata, and further columns of the file, do not matter.
 
     Args:
         expected: Columns to read.
         footer: The file.
         widen: Whether a column may be absent (it is then null), or of a type whose values can be cast to `expected`: a
             user's own `schema=` allows this. `conform` finds values that lose something.
+        may_lack: Whether a column may be absent all the same.
         operator: The operator to name in errors.
 
     Raises:
@@ -187,15 +205,19 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
         raise SchemaError(f"{text}; {advice}").locate(operator=operator, file=footer.file.path)
     found = dict(zip(footer.schema.names, footer.schema.types, strict=True))
     for name, type in zip(expected.names, expected.types, strict=True):
+        if name in footer.repeated:
+            raise SchemaError(_several([name])).locate(operator=operator, file=footer.file.path)
         if name not in found:
-            if widen:
+            if widen or may_lack:
                 continue
             text = (
                 f"column {name!r} ({type}) is missing; {closest(name, footer.schema.names)} "
-                "Pass schema= to fill it with null"
+                "Pass missing_columns='null' to fill it with null, or schema= with all columns"
             )
             raise SchemaError(text).locate(operator=operator, file=footer.file.path)
-        if found[name] != type and not (widen and (widens(found[name], type) or casts(found[name], type))):
+        if found[name] == type or has_same_values(found[name], type):
+            continue
+        if not (widen and (widens(found[name], type) or casts(found[name], type))):
             advice = _OTHERWISE if widen else _advice(type, found[name])
             text = f"column {name!r}: expected {type}, found {found[name]}; {advice}"
             raise SchemaError(text).locate(operator=operator, file=footer.file.path)
@@ -241,7 +263,7 @@ class _Uncast(Mapping[str, ColumnStatistics]):
         stored, wanted = (schema.get_field_index(name) for schema in (self._stored, self._wanted))
         if stored >= 0 and wanted >= 0:
             types = self._stored.field(stored).type, self._wanted.field(wanted).type
-            if types[0] != types[1] and not widens(*types):
+            if types[0] != types[1] and not widens(*types) and not has_same_values(*types):
                 raise KeyError(name)
         return self._statistics[name]
 
@@ -256,7 +278,23 @@ def check_names(names: Sequence[str]) -> None:
     """Raises `SchemaError` if a name occurs twice: columns are addressed by name, so names have to differ."""
     twice = repeated(names)
     if twice:
-        raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
+        raise SchemaError(f"{_several(twice)}; rename them")
+
+
+def check_repeated(format: Format, footer: Footer, operator: str) -> None:
+    """Raises `SchemaError` if columns of a file share a name, for readers that want all columns."""
+    if footer.repeated:
+        text = f"{_several(footer.repeated)}; columns= picks others, and {format.renaming}"
+        raise SchemaError(text).locate(operator=operator, file=footer.file.path)
+
+
+def without_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Returns a schema without some columns."""
+    return pa.schema([each for each in schema if each.name not in names]) if names else schema
+
+
+def _several(names: Sequence[str]) -> str:
+    return f"expected columns of different names, found several called {list(names)}"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.formats.casting import cast_exactly, casts, check_scale
+from arrowflow.formats.offsets import has_same_values
 from arrowflow.interchange.enums import as_enum, enum_of
 from arrowflow.lazy import compute as pc
 from arrowflow.types import WITHOUT_ARRAYS
@@ -234,7 +235,7 @@ def _conform_column(array: pa.Array, field: pa.Field, first_row: int) -> pa.Arra
     if array.type == type:
         return array
     decoded = decoded_type(array.type)
-    if widens(decoded, type) and not pa.types.is_temporal(type):
+    if has_same_values(decoded, type) or (widens(decoded, type) and not pa.types.is_temporal(type)):
         return _convert_checked(array, type)
     array = _convert_checked(array, decoded)
     return array if decoded == type else cast_exactly(field.name, array, type, first_row)

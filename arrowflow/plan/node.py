@@ -109,6 +109,11 @@ class Node(ABC):
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         """Returns the schema of what it yields, given those of its inputs; raises `PlanError` where they clash."""
 
+    @property
+    def stored_schema(self) -> pa.Schema | None:
+        """The schema that the data of a source have, with metadata that writers keep; None for other operators."""
+        return None
+
     def foresee(self, names: Sequence[Names]) -> Names | None:
         """Returns the names of its columns, given those of its inputs; None if only binding tells.
 

@@ -19,7 +19,8 @@ from arrowflow.observe.guessed_names import OF_LIBRARY
 from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources.files.list_files import ListFiles
-from arrowflow.ops.sources.files.read import Read, check_memory_map, check_partitioning
+from arrowflow.ops.sources.files.partitions import check_partitioning
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import AUTOTUNE, OnError, parallel_calls
 from arrowflow.storage import place_of
@@ -31,6 +32,7 @@ MAX_INT64 = (1 << 63) - 1
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Partitioning = Literal["auto", "hive"] | None
+MissingColumns = Literal["error", "null"]
 
 
 def read(
@@ -43,6 +45,7 @@ def read(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
     on_error: OnError | None = None,
@@ -66,6 +69,7 @@ def read(
         storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        missing_columns: Whether files may lack columns of others, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
         on_error: What becomes of bad rows, as in `read_parquet`, and as in `read_csv` for formats that tell single rows.
@@ -92,10 +96,12 @@ def read(
             paths=paths,
             filesystem=place_of(operator, filesystem, storage_options),
             partitioning=check_partitioning(operator, partitioning),
+            missing_columns=_missing_columns(operator, missing_columns),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
-            memory_map=check_memory_map(operator, memory_map),
+            memory_map=_memory_map(operator, memory_map),
             policy=Policy.of(operator, on_error, quarantine),
+            picks=columns is not None,
         )
     )
     if filter is not None:
@@ -141,6 +147,20 @@ def _other_way(format: str) -> str:
     return "" if code is None else f"; write {code}"
 
 
+def _missing_columns(operator: str, missing_columns: Any) -> str:
+    """Returns the argument, or raises `PlanError`."""
+    if missing_columns not in ("error", "null"):
+        raise PlanError(f"{operator}: missing_columns is 'error' or 'null', got {shown(missing_columns)}")
+    return str(missing_columns)
+
+
+def _memory_map(operator: str, memory_map: Any) -> bool | None:
+    """Returns the argument, or raises `PlanError`."""
+    if memory_map is not None and not isinstance(memory_map, bool):
+        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
+    return memory_map
+
+
 def read_parquet(
     paths: Paths,
     *,
@@ -150,6 +170,7 @@ def read_parquet(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
     on_error: OnError | None = None,
@@ -184,6 +205,9 @@ def read_parquet(
             in a directory or by a glob, unless the first file has these columns itself. Where folders make columns, a
             file that has such a column itself is an error. Folders count from the named directory on, or from the
             first wildcard. For a file that is named itself all folders count, with `"hive"`.
+        missing_columns: `"null"` fills columns that a file lacks with null, and takes the columns of all files: the footer
+            of each is read before the first row. `"error"` is an error for a file that lacks a column of the first one, and
+            leaves further columns out.
         num_parallel_calls: Calls that decode at the same time.
         memory_map: Whether local files are mapped into memory. The system ends a process (SIGBUS) that reads a mapped
             file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
@@ -221,6 +245,7 @@ def read_parquet(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
@@ -237,14 +262,16 @@ def read_ipc(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
     on_error: OnError | None = None,
     quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
-    """Reads Arrow IPC files (Feather version 2), record batch by record batch, in the order of `paths`.
+    """Reads Arrow IPC files (Feather version 2) and streams, record batch by record batch, in the order of `paths`.
 
-    Uncompressed local files are mapped into memory and not copied. Arguments and errors are those of `read_parquet`.
+    Uncompressed local files are mapped into memory and not copied. Streams are walked once from batch to batch, and
+    copied. Arguments and errors are those of `read_parquet`.
 
     Example:
         >>> import arrowflow as af, pathlib, polars as pl, tempfile
@@ -262,6 +289,7 @@ def read_ipc(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
@@ -278,10 +306,18 @@ def read_csv(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     delimiter: str | None = None,
     quote_char: str | None = '"',
+    escape_char: str | None = None,
+    comment_prefix: str | None = None,
+    skip_rows: int = 0,
+    has_header: bool = True,
     column_names: Sequence[str] | None = None,
     null_values: str | Sequence[str] = "",
+    decimal_point: str = ".",
+    truncate_ragged_lines: bool = False,
+    encoding: str = "utf-8",
     num_parallel_calls: int = AUTOTUNE,
     block_bytes: int | str = "4MiB",
     on_error: OnError | None = None,
@@ -291,9 +327,10 @@ def read_csv(
 
     Names come from each file's header, types from the first MiB of the first file, as `pyarrow.csv` tells them. The
     types are whole numbers, fractions, booleans, dates, times, else text. Whole numbers that exceed int64 are
-    refused, since fractions would round them. A later value that does not fit is an error that says where. `schema=`
-    gives the types instead, and then a file may lack columns. Files that end in `.gz`, `.bz2`, `.zst` or `.lz4` are
-    decompressed.
+    refused, since fractions would round them. For a column that has no value in the first MiB, the next 31 MiB and
+    then the next files are looked through; if it has none there, its type is null. A later value that does not fit is
+    an error that says where. `schema=` gives the types instead, and then a file may lack columns. Files that end in
+    `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
 
     Lines without a byte are no rows, not even an empty text or a null of the only column. To read lines of plain
     text, without the empty lines, give `column_names=["line"]`, `schema=pa.schema({"line": pa.string()})`,
@@ -312,13 +349,22 @@ def read_csv(
         storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        missing_columns: Whether files may lack columns of others, as in `read_parquet`.
         delimiter: The character between fields. Default: a comma, or a tab in files that end in `.tsv` (and `.gz` and
             so on).
         quote_char: The character around texts that hold it, delimiters or line ends; inside of them it is doubled.
             None means no quoting.
+        escape_char: The character in front of one that stands for itself, as `\\` in files of MySQL and Hive.
+        comment_prefix: The start of lines that are comments, such as `"#"`.
+        skip_rows: Lines in front of the header, or of the first row, that are left out; quotes mean nothing in them.
+        has_header: Whether the first row names the columns; else they are `column_0`, `column_1` and so on, as of Polars.
         column_names: Names of the columns of files that have no header.
         null_values: Texts that stand for null where they are not quoted, in text columns, too. `""` quoted is an
             empty text.
+        decimal_point: The character before the fraction of a number; where it is a comma, `delimiter` is another one.
+        truncate_ragged_lines: Whether lines with too few fields are filled with null, and those with too many are cut.
+        encoding: The encoding of the files, such as `"cp1252"` or `"utf-16"`. Files in others than UTF-8 are read from the
+            start on, as compressed ones.
         num_parallel_calls: Blocks decoded at the same time.
         block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
         on_error: What becomes of rows with a value of another type than their column, or too many or too few values, as in
@@ -347,13 +393,21 @@ def read_csv(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
         delimiter=delimiter,
         quote_char=quote_char,
+        escape_char=escape_char,
+        comment_prefix=comment_prefix,
+        skip_rows=skip_rows,
+        has_header=has_header,
         column_names=column_names,
         null_values=null_values,
+        decimal_point=decimal_point,
+        truncate_ragged_lines=truncate_ragged_lines,
+        encoding=encoding,
         block_bytes=block_bytes,
     )
 
@@ -367,19 +421,21 @@ def read_json(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     num_parallel_calls: int = AUTOTUNE,
     block_bytes: int | str = "4MiB",
     on_error: OnError | None = None,
     quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
-    r"""Reads JSON files, block by block, in the order of `paths`: an object a line, or one array of objects.
+    r"""Reads JSON files, block by block, in the order of `paths`: an object a line, objects over several lines, or one array of objects.
 
-    The objects in the first MiB of the first file decide columns and types, lists and structs among them. Texts stay
-    texts, also where they look like times. A key that an object lacks is null. A key that is no column is ignored. A
-    value that does not fit is an error that says where.
+    The objects in the first MiB of the first file decide columns and types, lists and structs among them. Values that
+    are null or empty there are looked for as by `read_csv`. Texts stay texts, also where they look like times. A key
+    that an object lacks is null. A key that is no column is ignored. A value that does not fit is an error that says
+    where.
 
     `schema=` gives columns and types instead. It is needed where the first file has objects without a key, or whole
-    numbers that exceed int64. A key that folders give, too, is looked for in the first MiB of each file. It is
+    numbers that exceed int64. Where it says `pa.string()`, a value of any kind comes as its JSON text. A key that folders give, too, is looked for in the first MiB of each file. It is
     refused as in `read_parquet` if it has a value there.
 
     Compressed files, the scan, resume, memory, arguments and errors are those of `read_csv`. Lines are scanned at 3
@@ -401,6 +457,7 @@ def read_json(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
@@ -417,6 +474,7 @@ def read_tfrecord(
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
+    missing_columns: MissingColumns = "error",
     raw: bool = False,
     compression: str | None = None,
     num_parallel_calls: int = AUTOTUNE,
@@ -454,6 +512,7 @@ def read_tfrecord(
         storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        missing_columns: Whether files may lack columns of others, as in `read_parquet`.
         raw: Whether records come as they are, in one binary column `record`, which a `map` can decode.
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
         num_parallel_calls: Blocks decoded at the same time.
@@ -488,6 +547,7 @@ def read_tfrecord(
         storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
+        missing_columns=missing_columns,
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,

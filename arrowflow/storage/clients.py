@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -30,6 +31,10 @@ _NAMES_OF_S3FS: Final = {
     "anonymous": "anon",
     "endpoint_override": "endpoint_url",
 }
+
+_TAR: Final = re.compile(r"\.t(?:ar\.)?(gz|bz2?|xz)$")
+_CODECS_OF_TAR: Final = {"gz": "gzip", "bz": "bz2", "bz2": "bz2", "xz": "xz"}
+"""Ends of the names of tar archives, and fsspec's names of the codecs."""
 
 GCS_SECONDS: Final = 5
 """Seconds for which the client of Google's storage tries each request again. By default it looks for credentials for more
@@ -84,6 +89,10 @@ def open_by_fsspec(url: str, options: Mapping[str, Any], operator: str) -> tuple
         if scheme in {"s3", "s3a"}:
             own = settings if number == 0 else settings.setdefault(scheme, {})
             own["config_kwargs"] = {"max_pool_connections": CONNECTIONS, **(own.get("config_kwargs") or {})}
+        elif scheme == "tar" and (codec := _codec_of_tar(url.split("::")[number + 1 :])) is not None:
+            settings.setdefault(scheme, {}).setdefault(
+                "compression", codec
+            )  # fsspec takes it by this name alone
     try:
         return cast("tuple[Any, str]", importlib.import_module("fsspec.core").url_to_fs(url, **settings))
     except ImportError as error:
@@ -95,6 +104,13 @@ def open_by_fsspec(url: str, options: Mapping[str, Any], operator: str) -> tuple
             f"{'::'.join(f'{scheme}://' for scheme in schemes)} needs the package {package}, which cannot be imported "
             f"({str(error) or cause}): pip install {package}, or pass filesystem="
         ).locate(operator=operator) from error
+
+
+def _codec_of_tar(links: Sequence[str]) -> str | None:
+    """Returns the codec of a tar archive by the end of its name: fsspec knows the long endings alone, and of copies none."""
+    name = next((link for link in links if "://" in link), links[-1] if links else "")
+    found = _TAR.search(name.partition("?")[0].lower())
+    return None if found is None else _CODECS_OF_TAR[found[1]]
 
 
 def as_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from arrowflow.errors import PlanError, SourceError, closest, without_credentials
@@ -19,6 +20,15 @@ from arrowflow.storage.local import UNFINISHED
 from arrowflow.storage.store import File
 
 _MAGIC: Final = re.compile(r"[*?\[]")
+
+_LAKES: Final = {
+    "_delta_log": ("Delta Lake", 'DeltaTable("…").to_pyarrow_dataset()'),
+    ".hoodie": ("Apache Hudi", 'pyarrow.Table.from_batches(hudi.HudiTable("…").read_snapshot())'),
+    "_versions": ("Lance", 'lance.dataset("…")'),
+    "metadata": ("Apache Iceberg", 'catalog.load_table("…").scan().to_arrow()'),
+}
+"""Folders in which a table says which of its files are current: the format of the table, and its reader."""
+_ICEBERG: Final = ".metadata.json"
 
 
 def as_files(filesystem: Any, listed: list[tuple[Any, int | None]]) -> tuple[File, ...]:
@@ -69,6 +79,7 @@ def list_paths(
             found.append((info, None))
         elif info.type == pafs.FileType.Directory:
             start = len(path.rstrip("/"))
+            _check_parents(filesystem, path, suffixes)
             found += [(each, start) for each in _sorted(_directory(filesystem, path, suffixes, operator))]
         elif _MAGIC.search(path):  # only now: a file may be called `a[1].parquet`
             start = len(split_pattern(path)[0].rstrip("/"))
@@ -95,7 +106,7 @@ def _directory(filesystem: Any, path: str, suffixes: tuple[str, ...], operator: 
     depth = len(path.rstrip("/")) + 1
     listed = [
         info
-        for info in _checked(below(filesystem, path, hidden=False), path)
+        for info in _checked(below(filesystem, path, hidden=False), path, suffixes)
         if (info.size is not None or info.is_file) and not _is_hidden(info.path[depth:])
     ]
     found = [info for info in listed if info.path.lower().endswith(suffixes)]
@@ -109,7 +120,8 @@ def _directory(filesystem: Any, path: str, suffixes: tuple[str, ...], operator: 
 def _glob(filesystem: Any, pattern: str, suffixes: tuple[str, ...], operator: str) -> list[Any]:
     base, rest = split_pattern(pattern)
     found: dict[str, Any] = {}  # by path: `**` may reach a file in several ways
-    for info in _expand(filesystem, base, rest.strip("/").split("/")):
+    _check_parents(filesystem, base, suffixes)
+    for info in _expand(filesystem, base, rest.strip("/").split("/"), suffixes):
         if info.type == pafs.FileType.File:
             found[info.path] = info
         elif info.type == pafs.FileType.Directory and not rest.endswith("**"):
@@ -121,22 +133,26 @@ def _glob(filesystem: Any, pattern: str, suffixes: tuple[str, ...], operator: st
     return once(filesystem, found.values())
 
 
-def _expand(filesystem: Any, base: str, pattern: list[str]) -> Iterator[Any]:
+def _expand(filesystem: Any, base: str, pattern: list[str], suffixes: tuple[str, ...]) -> Iterator[Any]:
     """Matches one segment of a glob after the other, so that only folders which match are listed."""
     if pattern[0] == "**":
         depth = len(base.rstrip("/")) + 1
         hidden = any(segment.startswith((".", "_")) for segment in pattern)
-        for info in _checked(below(filesystem, base, hidden=hidden), base):
+        for info in _checked(below(filesystem, base, hidden=hidden), base, suffixes):
             if _matches(info.path[depth:].split("/"), pattern):
                 yield info
         return
-    for info in _checked(listed_in(filesystem, base), base):
+    infos = listed_in(filesystem, base)
+    for info in infos:
+        if info.base_name == "metadata" and info.type == pafs.FileType.Directory:
+            _checked(listed_in(filesystem, info.path), base, suffixes)
+    for info in _checked(infos, base, suffixes):
         if not _matches_name(posixpath.basename(info.path), pattern[0]):
             continue
         if len(pattern) == 1:
             yield info
         elif info.type == pafs.FileType.Directory:
-            yield from _expand(filesystem, info.path, pattern[1:])
+            yield from _expand(filesystem, info.path, pattern[1:], suffixes)
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
@@ -151,8 +167,12 @@ def _matches_name(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) and (not _is_hidden(name) or pattern[0] == name[0])
 
 
-def _checked(infos: list[Any], base: str) -> list[Any]:
-    """Returns the content of a folder. An unfinished writer's folder is refused, since its content may be partial."""
+def _checked(infos: list[Any], base: str, suffixes: tuple[str, ...]) -> list[Any]:
+    """Returns the content of a folder.
+
+    An unfinished writer's folder is refused, since its content may be partial. So is a table of a lake, whose files may
+    hold rows that were deleted since, unless any file is wanted, whatever it holds.
+    """
     depth = len(base.rstrip("/")) + 1
     for info in infos:
         is_marker = info.path.endswith(UNFINISHED) and info.base_name == UNFINISHED
@@ -161,7 +181,49 @@ def _checked(infos: list[Any], base: str) -> list[Any]:
                 f"the folder holds a part of a dataset: {UNFINISHED} says that a writer is still moving its files "
                 "there, or was interrupted; wait, or write the dataset again with overwrite=True"
             ).locate(file=info.path)
+        if "" not in suffixes:
+            _check_lake(info, depth)
     return infos
+
+
+def _check_lake(info: Any, depth: int) -> None:
+    """Raises `PlanError` if a file or folder tells that the folder around it is a table of a lake."""
+    if info.base_name in _LAKES and info.base_name != "metadata":
+        log = info.path
+    elif (
+        info.path.endswith(_ICEBERG)
+        and posixpath.basename(posixpath.dirname(info.path[depth:])) == "metadata"
+    ):
+        log = posixpath.dirname(info.path)
+    else:
+        return
+    table, name = posixpath.split(log)
+    if _is_hidden(table[depth:]):
+        return
+    lake, reader = _LAKES[name]
+    raise PlanError(
+        f"{table!r} is a table of {lake}: {name!r} tells which of its files are current, and the others hold rows that "
+        f"were deleted or replaced; read it with af.from_arrow({reader}), or name single files in a list"
+    ).locate(file=log)
+
+
+def _check_parents(filesystem: Any, path: str, suffixes: tuple[str, ...]) -> None:
+    """Checks the folder around `key=value` folders, and around `data`: they may be parts of a table of a lake."""
+    table = given = path.rstrip("/")
+    found: list[Any] = []
+    while "=" in posixpath.basename(table):
+        table = posixpath.dirname(table)
+    is_data = posixpath.basename(table) == "data"
+    table = posixpath.dirname(table) if is_data else table
+    if table in (given, ""):
+        return
+    with suppress(OSError):  # who may read the files need not have the right to look there
+        found = listed_in(filesystem, posixpath.join(table, "metadata")) if is_data else []
+        logs = filesystem.get_file_info(
+            [posixpath.join(table, name) for name in _LAKES if name != "metadata"]
+        )
+        found += [log for log in logs if log.type == pafs.FileType.Directory]
+    _checked(found, table, suffixes)
 
 
 def split_pattern(path: str) -> tuple[str, str]:

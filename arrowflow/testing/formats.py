@@ -107,7 +107,7 @@ def _check_pickled_format(format: Format) -> None:
 def _check_files(format: Format, paths: Sequence[Path], whole: pa.Table, *, has_splits: bool) -> None:
     """Checks the methods of the protocol, on files that are mapped, opened and fetched."""
     if isinstance(format, Untyped):
-        format = format.typed(whole.schema)
+        format = format.typed(whole.schema, is_inferred=True)
     start = most_splits = 0
     for path in paths:
         rows = 0

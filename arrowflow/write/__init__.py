@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from arrowflow.write.metadata import with_metadata
 from arrowflow.write.shards import Written
 from arrowflow.write.writer import IPC, PARQUET, Writer, writer_of
 
-__all__ = ["IPC", "PARQUET", "Writer", "Written", "writer_of"]
+__all__ = ["IPC", "PARQUET", "Writer", "Written", "with_metadata", "writer_of"]

@@ -323,7 +323,7 @@ def test_options_of_a_format_are_checked(tmp_path: Path) -> None:
     ):
         af.read(tmp_path, format="parquet", stored=frozenset())
     with pytest.raises(
-        af.PlanError, match="no option 'types'; its options are block_bytes, delimiter, quote_char"
+        af.PlanError, match="no option 'types'; its options are block_bytes, encoding, delimiter, quote_char"
     ):
         af.read(tmp_path, format="csv", types=SCHEMA)
     with pytest.raises(af.PlanError, match="there is no format 'record'; did you mean 'records'"):

@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
         "year=1/x.parquet",
         "year=2/y.parquet",
         "year=2/deep/z.parquet",
-        "_delta_log/0.parquet",
+        "_temporary/0.parquet",
         "odd[1].parquet",
         "spa ce.parquet",
     ):
@@ -106,7 +106,7 @@ def test_a_list_keeps_its_order_and_duplicates(tree: Path) -> None:
         ("**/[xz].parquet", ["year=1/x.parquet", "year=2/deep/z.parquet"]),
         ("year=2/**", ["deep/z.parquet", "y.parquet"]),
         ("year=?/**/*.parquet", ["year=1/x.parquet", "year=2/deep/z.parquet", "year=2/y.parquet"]),
-        ("_delta_log/*", ["0.parquet"]),
+        ("_temporary/*", ["0.parquet"]),
     ],
 )
 def test_globs(tree: Path, pattern: str, expected: list[str]) -> None:

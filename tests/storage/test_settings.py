@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -245,3 +246,20 @@ def test_missing_drivers_name_their_package(
 def test_secrets_in_lists_and_bytes(secret: Any) -> None:
     settings = Settings({"client_kwargs": {"auth": secret}})
     assert without_secrets("the server said s3cret", settings) == "the server said …"
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "TBZ", "tar.xz", "txz"])
+@pytest.mark.parametrize("link", ["", "simplecache::file://", "zip://"])
+def test_archives_of_tar_by_the_end_of_their_names(ending: str, link: str, tmp_path: Path) -> None:
+    path, mode = tmp_path / f"s.{ending}", {"g": "w:gz", "b": "w:bz2", "x": "w:xz"}
+    codec = next((mode[each] for each in mode if each in ending.lower()), "w")
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    with tarfile.open(path, codec) as archive:  # type: ignore[call-overload]
+        archive.add(tmp_path / "a.csv", "a.csv")
+    if link == "zip://":
+        with zipfile.ZipFile(tmp_path / "b.zip", "w") as outer:
+            outer.write(path, path.name)
+        address = f"tar://a.csv::zip://{path.name}::{tmp_path / 'b.zip'}"
+    else:
+        address = f"tar://a.csv::{link}{path}"
+    assert af.read_csv(address).to_table().to_pydict() == {"x": [1, 2]}

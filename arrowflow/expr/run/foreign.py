@@ -17,6 +17,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.parse.arrow_tree import shown
 from arrowflow.expr.parse.lifted import Text
+from arrowflow.expr.parse.polars_tree import struct_fields
 from arrowflow.lazy import compute as pc
 from arrowflow.types import WITHOUT_ARRAYS, convert, enum_field, normalise, polars_reads
 from arrowflow.workarounds.forks import check_polars
@@ -107,7 +108,7 @@ def _run_twice(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBat
 
 
 def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
-    frame = _frame(batch)
+    frame = _frame(_legible(batch))
     named = [expr.alias(str(index)) for index, (expr, _) in enumerate(exprs)]
     return [
         convert(_one(series.to_arrow(compat_level=_OLDEST)), type)
@@ -207,12 +208,33 @@ def _answered(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str
 def _empty(question: _Question) -> pl.DataFrame:
     schema = pa.schema([column for column, _ in question.fields])
     for name, type in zip(schema.names, schema.types, strict=True):
-        if not polars_reads(type):
+        if not polars_reads(type) and not _reads_fields(question.text, name, type):
             raise PlanError(
                 f"Polars cannot read column {name!r} of type {type}: cast it first, or write the expression with"
                 " pyarrow.compute"
             )
-    return _frame(empty_batch(schema))
+    return _frame(_legible(empty_batch(schema)))
+
+
+def _reads_fields(text: str, name: str, type: pa.DataType) -> bool:
+    """Returns whether an expression reads of a struct fields alone that Polars can read."""
+    wanted = struct_fields(text).get(name, frozenset()) if pa.types.is_struct(type) else frozenset()
+    return bool(wanted) and all(polars_reads(each.type) for each in type.fields if each.name in wanted)
+
+
+def _legible(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a batch whose structs lack the fields that Polars cannot read, and that no expression reads then."""
+    for index, type in enumerate(batch.schema.types):
+        if pa.types.is_struct(type) and not polars_reads(type):
+            column, name = batch.column(index), batch.schema.names[index]
+            kept = [number for number, each in enumerate(type.fields) if polars_reads(each.type)]
+            part = pa.StructArray.from_arrays(
+                [column.field(number) for number in kept],
+                fields=[type.field(number) for number in kept],
+                mask=column.is_null(),
+            )
+            batch = batch.set_column(index, name, part)
+    return batch
 
 
 @lru_cache(maxsize=4096)

@@ -17,22 +17,36 @@ from arrowflow.formats.types import width_bits
 from arrowflow.storage import File, Store
 from arrowflow.types import WITHOUT_ARRAYS
 
+MAGIC: Final = b"ARROW1"
+"""The first and the last bytes of a file."""
+
 _ALIGNMENT: Final = 8
 _LENGTH: Final = struct.Struct("<q")
 _NOT_STORED: Final = 4
 """The bits of a value, validity bits included, for each one that is stored where nothing is null: at most 3."""
 
 
+def check_start(store: Store, file: File) -> None:
+    """Raises `SourceError` for the start of a file without its end, and for another format."""
+    head = store.fetch(file, [(0, min(file.size, len(MAGIC)))])[0].to_pybytes() if file.size else b""
+    if head == MAGIC:
+        raise SourceError(
+            "the file starts as an Arrow IPC file but does not end as one: it is truncated; write it anew"
+        )
+    if head[:4] == b"FEA1":
+        raise SourceError(
+            "the file is Feather V1, which read_ipc does not read; rewrite it with pyarrow.feather.write_feather"
+        )
+
+
 def check_blocks(blocks: Sequence[Block], file: File) -> None:
-    """Refuses a footer with messages that lie outside of the file, or that no writer places so."""
+    """Refuses messages that lie outside of the file, or that no writer places so."""
     for block in blocks:
         outside = (
             block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size
         )
         if outside or any(number % _ALIGNMENT for number in block):
-            raise SourceError(
-                f"the footer lists a message at {block} outside of the file; the file is corrupt"
-            )
+            raise SourceError(f"a message at {block} lies outside of the file; the file is corrupt")
 
 
 def check_head(head: pa.Buffer, stored: pa.Schema) -> None:

@@ -1,4 +1,4 @@
-"""Arrow IPC files (Feather V2): a split is a record batch, mapped if the file is local and uncompressed."""
+"""Arrow IPC files (Feather V2) and streams: a split is a record batch, mapped if it is in a local, uncompressed file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, SourceError
+from arrowflow.errors import PlanError, SourceError, repeated
 from arrowflow.formats.ipc.checks import (
+    MAGIC,
     announced,
-    check_blocks,
     check_head,
     check_lengths,
+    check_start,
     is_encoded,
     recounted,
     with_columns,
 )
+from arrowflow.formats.ipc.messages import TRAILER_BYTES, listed, walk
 from arrowflow.formats.ipc.metadata import (
     DICTIONARY,
     RECORD_BATCH,
@@ -30,18 +32,14 @@ from arrowflow.formats.ipc.metadata import (
     Block,
     first_buffers,
     parse_batch,
-    parse_footer,
 )
 from arrowflow.formats.ipc.private_map import map_private
-from arrowflow.formats.protocol import Footer, Format, Split, check_names
+from arrowflow.formats.protocol import Footer, Format, Split, without_columns
 from arrowflow.formats.types import conform, decoded_schema, width_bits
 from arrowflow.storage import File, Range, Store, coalesce
 from arrowflow.workarounds.codes import masked
 
-_MAGIC: Final = b"ARROW1"
 _FILE_START: Final = pa.py_buffer(b"ARROW1\0\0")
-_HEAD_OFFSET: Final = 8
-_TRAILER_BYTES: Final = 10
 _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
 _INFLATION: Final = 4
@@ -57,7 +55,7 @@ class _Details:
         names: Names of the columns, in the order of the file.
         unsafe: Numbers of the columns with offsets, codes or texts, which are checked; in other columns a bad value
             is only wrong.
-        dictionaries: Blocks of the dictionaries, which every reader needs.
+        needed: For each record batch the blocks of the dictionaries that its readers need.
         dictionary_bytes: The bytes that compressed dictionaries announce.
         batches: Block of each record batch.
         compressed: Whether the record batches are compressed.
@@ -66,12 +64,13 @@ class _Details:
         buffers: `Batch.buffers` of each batch that is compressed or not local. None for other batches, and where
             only the data tell the layout.
         encoded: Numbers of the columns that the file holds as codes, and that are decoded.
+        is_stream: Whether it is no file, but a stream, of which each batch is read by itself.
     """
 
     head: pa.Buffer
     names: tuple[str, ...]
     unsafe: frozenset[int]
-    dictionaries: tuple[Block, ...]
+    needed: tuple[tuple[Block, ...], ...]
     dictionary_bytes: int
     batches: tuple[Block, ...]
     compressed: tuple[bool, ...]
@@ -79,27 +78,29 @@ class _Details:
     first_buffers: tuple[int, ...]
     buffers: tuple[npt.NDArray[np.int64] | None, ...]
     encoded: frozenset[int]
+    is_stream: bool
 
 
 @dataclass(frozen=True, slots=True)
 class IpcFormat(Format):
-    """The Arrow IPC file format. Batches of uncompressed, local files are views into the mapped file."""
+    """Arrow IPC files and streams. Batches of uncompressed, local files are views into the mapped file."""
 
     name: ClassVar[str] = "ipc"
     part: ClassVar[str] = "record batch"
-    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc", ".arrows")
 
     def footer(self, store: Store, file: File) -> Footer:
         """See `Format.footer`: reads the footer, and the metadata of each batch for its number of rows."""
-        start, tail = _read_tail(store, file)
-        stored = _read_schema(tail)
-        dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
-        check_blocks([*dictionaries, *blocks], file)
-        first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
-        head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
-        if not store.is_local:
-            check_head(head, stored)
-        check_names(stored.names)
+        found = _read_tail(store, file)
+        if found is None:
+            messages = walk(store, file)
+            stored = pa.ipc.read_schema(messages.head)
+        else:
+            stored = _read_schema(found[1])
+            messages = listed(store, file, *found)
+            if not store.is_local:
+                check_head(messages.head, stored)
+        dictionaries, blocks = messages.dictionaries, messages.batches
         batches = _read_metadata(store, file, blocks, len(stored))
         encoded = zip(dictionaries, _read_metadata(store, file, dictionaries, 1, DICTIONARY), strict=True)
         compressed = [(block, batch.buffers) for block, batch in encoded if batch.is_compressed]
@@ -108,26 +109,31 @@ class IpcFormat(Format):
         check_lengths(stored, batches, firsts)
         sizes = _column_bytes(stored, batches, firsts)
         details = _Details(
-            head,
+            messages.head,
             tuple(stored.names),
             frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
-            tuple(dictionaries),
+            messages.needed,
             dictionary_bytes,
-            tuple(blocks),
+            blocks,
             tuple(batch.is_compressed for batch in batches),
             sizes,
             firsts,
             tuple(
-                _known_buffers(batch, firsts) if batch.is_compressed or not store.is_local else None
+                _known_buffers(batch, firsts)
+                if batch.is_compressed or not store.is_local or found is None
+                else None
                 for batch in batches
             ),
             frozenset(index for index, type in enumerate(stored.types) if is_encoded(type)),
+            found is None,
         )
         splits = tuple(
             Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
         )
         num_rows = sum(split.num_rows for split in splits)
-        return Footer(file, decoded_schema(stored), splits, num_rows, details)
+        twice = tuple(repeated(stored.names))
+        schema = without_columns(decoded_schema(stored), twice)
+        return Footer(file, schema, splits, num_rows, details, stored, twice)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact for all but dictionaries, compressed texts and compressed lists."""
@@ -150,8 +156,7 @@ class IpcFormat(Format):
         block, buffers = details.batches[split.index], details.buffers[split.index]
         wanted = _wanted(details, columns)
         if not details.compressed[split.index]:
-            is_mapped = store.is_local and store.memory_map
-            decoded = 0 if is_mapped else self.column_bytes(footer, split, columns)
+            decoded = 0 if self.is_mapped(store, footer) else self.column_bytes(footer, split, columns)
             return decoded + details.dictionary_bytes
         if buffers is None:
             return 0  # only the data tell the places of the buffers
@@ -164,7 +169,9 @@ class IpcFormat(Format):
         wanted = _wanted(details, columns)
         if not wanted:
             return []
-        return [block.range for block in details.dictionaries] + _batch_ranges(details, split.index, wanted)
+        return [block.range for block in details.needed[split.index]] + _batch_ranges(
+            details, split.index, wanted
+        )
 
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
@@ -175,7 +182,8 @@ class IpcFormat(Format):
 
     def is_mapped(self, store: Store, footer: Footer) -> bool:
         """See `InPlaceFormat.is_mapped`."""
-        return store.is_local and store.memory_map and not any(footer.details.compressed)
+        details: _Details = footer.details
+        return store.is_local and store.memory_map and not details.is_stream and not any(details.compressed)
 
     def only_maps(self, store: Store, footer: Footer, columns: Sequence[str]) -> bool:
         """See `InPlaceFormat.only_maps`: texts and offsets are checked, and codes are decoded."""
@@ -188,6 +196,8 @@ class IpcFormat(Format):
         details: _Details = footer.details
         if not (store.is_local and store.memory_map):
             why = "are not mapped into memory: they are not on a local disk, or memory_map is False"
+        elif details.is_stream:
+            why = "are streams, of which single rows cannot be read (write them as files)"
         elif any(details.compressed):
             why = "hold compressed record batches, of which single rows cannot be read (write them uncompressed)"
         else:
@@ -216,7 +226,7 @@ def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa
     wanted = _wanted(details, schema.names)
     if not wanted:
         return _checked(None, split, footer, wanted)
-    if store.is_local:
+    if store.is_local and not details.is_stream:
         batch = _read_local(store, footer, split, wanted)
     else:
         batch = _read_fetched(store, footer, split, wanted)
@@ -296,7 +306,7 @@ def _read_fetched(store: Store, footer: Footer, split: Split, wanted: list[int])
     """
     details: _Details = footer.details
     batch = details.batches[split.index]
-    dictionaries = store.fetch(footer.file, [block.range for block in details.dictionaries])
+    dictionaries = store.fetch(footer.file, [block.range for block in details.needed[split.index]])
     ranges = _batch_ranges(details, split.index, wanted)
     parts = [details.head, *dictionaries]
     start = sum(part.size for part in parts)
@@ -325,13 +335,15 @@ def _read_schema(tail: pa.Buffer) -> pa.Schema:
         return opened.schema
 
 
-def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer]:
+def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer] | None:
+    """Returns where the footer of a file starts, and its bytes; None if it has none, as a stream."""
     start = max(0, file.size - _TAIL_BYTES)
     tail = store.fetch(file, [(start, file.size)])[0] if file.size else pa.py_buffer(b"")
-    length, magic = _TRAILER.unpack(tail[-_TRAILER_BYTES:]) if file.size >= _TRAILER_BYTES else (0, b"")
-    if magic != _MAGIC:
-        raise SourceError(_explain(store, file))
-    footer_start = file.size - _TRAILER_BYTES - length
+    length, magic = _TRAILER.unpack(tail[-TRAILER_BYTES:]) if file.size >= TRAILER_BYTES else (0, b"")
+    if magic != MAGIC:
+        check_start(store, file)
+        return None
+    footer_start = file.size - TRAILER_BYTES - length
     if length <= 0 or footer_start < 0:
         raise SourceError(
             f"a footer of {length} bytes does not fit a file of {file.size}; the file is corrupt"
@@ -341,20 +353,6 @@ def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer]:
     else:
         tail = tail.slice(footer_start - start)
     return footer_start, tail
-
-
-def _explain(store: Store, file: File) -> str:
-    head = store.fetch(file, [(0, min(file.size, len(_MAGIC)))])[0].to_pybytes() if file.size else b""
-    if head == _MAGIC:
-        return "the file starts as an Arrow IPC file but does not end as one: it is truncated; write it anew"
-    if head[:4] == b"FEA1":
-        return "the file is Feather V1, which read_ipc does not read; rewrite it with pyarrow.feather.write_feather"
-    if head[:4] == b"\xff\xff\xff\xff":
-        return (
-            "the file is an Arrow IPC stream, not a file: it has no footer to find batches by; read it with "
-            "af.from_arrow(pyarrow.ipc.open_stream(path)), or rewrite it as a file"
-        )
-    return f"expected an Arrow IPC file, which ends with {_MAGIC!r}; found {file.size} bytes that start with {head!r}"
 
 
 def _read_metadata(

@@ -101,6 +101,12 @@ def locate_message(data: memoryview) -> Message:
     return Message(kind, message.scalar(3, "<q"), message.field(3), start, (end - start) // 16)
 
 
+def dictionary_of(data: memoryview) -> tuple[int, bool]:
+    """Returns the number of the dictionary in a message, and whether its values come after those that are known."""
+    batch = _Table.root(data).table(2)
+    return (0, False) if batch is None else (batch.scalar(0, "<q"), batch.scalar(2, "<B") == 1)
+
+
 def locate_blocks(data: memoryview) -> tuple[tuple[int, int], tuple[int, int]]:
     """Returns the ranges of a footer that list the blocks of the dictionaries, and the blocks of the record batches."""
     root = _Table.root(data)

@@ -17,12 +17,22 @@ from arrowflow.storage import File, Store
 
 _PART_ROWS: Final = 4096
 
+_LACKS_NULLS: Final = int(pa.__version__.split(".")[0]) < 26
+_OF_NULLS: Final = "Expected all lists to be of size"
+_NO_NULLS: Final = (
+    f"pyarrow {pa.__version__} reads no fixed-size lists with nulls from Parquet, which 26 and Polars do: upgrade pyarrow, or "
+    "read the file by from_arrow(polars.scan_parquet(path))"
+)
+
 
 class ParquetFile(pq.ParquetFile):
     """A file whose columns are read by number. To list their names by prefix would take 9 µs a column, at each split."""
 
     def _build_nested_paths(self) -> dict[str, list[int]]:
         return {}
+
+
+_LZO: Final = "its columns are compressed by LZO, which pyarrow cannot decompress: write the file with another codec, such as zstd"
 
 
 def decode(
@@ -35,7 +45,12 @@ def decode(
     """
     with store.open(file) as source:
         opened = ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
-        table = _read(opened.reader, [split.index for split in splits], leaves)
+        try:
+            table = _read(opened.reader, [split.index for split in splits], leaves)
+        except OSError as error:
+            if "LZO" in str(error):
+                raise SourceError(_LZO) from error
+            raise
     _check_lengths(table, splits)
     return [batches or [empty_batch(table.schema)] for batches in at_splits(table, splits)]
 
@@ -50,6 +65,10 @@ def at_splits(table: pa.Table, splits: Sequence[Split]) -> list[list[pa.RecordBa
 def _read(reader: Any, groups: list[int], indices: list[int]) -> pa.Table:
     try:
         return reader.read_row_groups(groups, column_indices=indices, use_threads=False)
+    except pa.ArrowInvalid as error:
+        if _LACKS_NULLS and _OF_NULLS in str(error):
+            raise SourceError(_NO_NULLS) from error
+        raise
     except pa.ArrowNotImplementedError:
         # Lists of texts over 2 GiB do not fit one array, but smaller batches do.
         parts = reader.iter_batches(_PART_ROWS, row_groups=groups, column_indices=indices, use_threads=False)

@@ -8,14 +8,14 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from arrowflow.errors import SourceError
+from arrowflow.errors import SourceError, repeated
 from arrowflow.formats.parquet.bounds import Bounds
 from arrowflow.formats.parquet.integers import as_integers
 from arrowflow.formats.parquet.pages import Pages
 from arrowflow.formats.parquet.row_groups import RowGroups
 from arrowflow.formats.parquet.sizes import TextSizes
 from arrowflow.formats.parquet.thrift import fields, list_header, varint
-from arrowflow.formats.protocol import Split, check_names
+from arrowflow.formats.protocol import Split, without_columns
 from arrowflow.formats.types import decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
 from arrowflow.storage import File
@@ -91,6 +91,7 @@ class Columns:
 
     Attributes:
         stored: The schema as the file has it.
+        repeated: Names that several columns have.
         schema: The schema as it is read.
         leaves: For each column the number of its first leaf, and the number after its last leaf.
         leaf_bits: For each leaf the bits of one value, or None if that depends on the value.
@@ -102,15 +103,17 @@ class Columns:
     _latest: ClassVar[Columns | None] = None  # the next file has the same: 30 of 90 µs a footer
 
     def __init__(self, stored: pa.Schema) -> None:
-        check_names(stored.names)
         self.stored = stored
-        self.schema = decoded_schema(stored)
+        self.repeated = tuple(repeated(stored.names))
+        decoded = decoded_schema(stored)
+        self.schema = without_columns(decoded, self.repeated)
         self.leaves: dict[str, tuple[int, int]] = {}
         types: list[pa.DataType] = []
-        for name, type in zip(self.schema.names, self.schema.types, strict=True):
+        for name, type in zip(decoded.names, decoded.types, strict=True):
             first = len(types)
             types += leaf_types(type)
-            self.leaves[name] = (first, len(types))
+            if name not in self.repeated:
+                self.leaves[name] = (first, len(types))
         self.leaf_bits = tuple(width_bits(type) for type in types)
         nested = (range(*self.leaves[field.name]) for field in self.schema if pa.types.is_nested(field.type))
         self.nested_leaves = frozenset(leaf for each in nested for leaf in each)
@@ -122,7 +125,6 @@ class Columns:
         """Returns the columns of a file.
 
         Raises:
-            SchemaError: Two columns have one name.
             SourceError: The file has another number of leaf columns than its schema.
         """
         found = cls._latest
@@ -196,7 +198,7 @@ def splits_of(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:
             raise SourceError(f"row group {index} has {group.num_rows} rows; {_CORRUPT}")
         found += group.num_rows
         yield Split(index, group.num_rows, max(group.total_byte_size, group.num_rows * fixed_bits // 8))
-    if found != metadata.num_rows:
+    if metadata.num_rows not in (found, 0):  # some writers leave 0 there
         raise SourceError(
             f"its row groups have {found} rows, and the file has {metadata.num_rows}; {_CORRUPT}"
         )

@@ -108,7 +108,8 @@ class ParquetFormat(Format):
             first_page(tail) if tail.size == file.size else b"",
             TextSizes(stored, metadata.num_row_groups * metadata.num_columns),
         )
-        return Footer(file, columns.schema, splits, metadata.num_rows, details)
+        num_rows = sum(split.num_rows for split in splits)
+        return Footer(file, columns.schema, splits, num_rows, details, columns.stored, columns.repeated)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact for flat columns of fixed width, a lower bound for others."""

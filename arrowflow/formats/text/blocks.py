@@ -6,17 +6,20 @@ the file. So borders depend only on the file and on `block_bytes`, and not on th
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from itertools import chain
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
+from arrowflow.formats.text.csv_lines import line_stops
 from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner
 from arrowflow.storage import File, Store
 
@@ -25,6 +28,29 @@ CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 _MAGIC: Final = re.compile(rb"(\x1f\x8b)|(BZh[1-9]1AY&SY)|(\x28\xb5\x2f\xfd)|(\x04\x22\x4d\x18)")
 """The first bytes of compressed files, in the order of `CODECS`."""
+
+_PACKINGS: Final = {
+    b"\xfd7zXZ\0": "the file is compressed by xz, which is not read here; decompress it, or write it as .gz or .zst",
+    b"PK\x03\x04": "the file is a zip archive; read a file in it as zip://name.csv::archive.zip",
+    b"7z\xbc\xaf\x27\x1c": "the file is a 7z archive; unpack it",
+}
+"""First bytes of files that are packed otherwise, and what to do."""
+
+UTF8: Final = "utf-8"
+
+_MARKS: Final = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_ZEROS: Final[dict[tuple[bool, ...], str]] = {
+    (False, True, False, True): "utf-16-le",
+    (True, False, True, False): "utf-16-be",
+    (False, True, True, True): "utf-32-le",
+    (True, True, True, False): "utf-32-be",
+}
+"""Encodings by the places, of each four, that are zero in half of the letters or more."""
 
 _WINDOW_BYTES: Final = 1 << 20
 """Bytes scanned at a time: a window and its temporaries fit the second cache, 1.5 times as fast as 4 MiB."""
@@ -118,6 +144,31 @@ def ending_of(start: bytes) -> str | None:
     return None if found is None or found.lastindex is None else list(CODECS)[found.lastindex - 1]
 
 
+def packing_of(start: bytes) -> str | None:
+    r"""Returns what to do with a file that is packed in a way that no codec here unpacks, as the first bytes of one tell.
+
+    Example:
+        >>> packing_of(b"PK\x03\x04")
+        'the file is a zip archive; read a file in it as zip://name.csv::archive.zip'
+        >>> packing_of(b"x,y")
+    """
+    return next((advice for magic, advice in _PACKINGS.items() if start.startswith(magic)), None)
+
+
+def encoding_of(start: bytes) -> str | None:
+    r"""Returns the encoding of a text of two or four bytes a letter, as the first bytes of one tell; None for others.
+
+    Example:
+        >>> encoding_of("x,y".encode("utf-16")), encoding_of("x,y,z".encode("utf-16-be")), encoding_of(b"x,y")
+        ('utf-16', 'utf-16-be', None)
+    """
+    for mark, name in _MARKS.items():
+        if start.startswith(mark):
+            return name
+    zeros = [start[place::4].count(0) * 8 > len(start) for place in range(4)]
+    return _ZEROS.get(tuple(zeros))
+
+
 def with_codecs(*suffixes: str) -> tuple[str, ...]:
     """Returns the suffixes, alone and followed by the suffixes of compressed files."""
     return (*suffixes, *(suffix + codec for suffix in suffixes for codec in CODECS))
@@ -137,25 +188,30 @@ def owned(data: Bytes, end: bytes = b"") -> pa.Buffer:
     return buffer
 
 
-def opened_bytes(file: File) -> int:
+def opened_bytes(file: File, encoding: str = UTF8) -> int:
     """Returns the bytes of a file that are in memory at a time while it is open for one pass."""
-    if codec_of(file) is not None:
+    if is_stream(file, encoding):
         return 3 * _WINDOW_BYTES  # what is stored, decompressed, and looked at
     return min(file.size, _WINDOW_BYTES if file.is_local else _PIECE_BYTES + _WINDOW_BYTES)
 
 
+def is_stream(file: File, encoding: str) -> bool:
+    """Returns whether the text of a file is made of its bytes from the start on, so that no part is found alone."""
+    return codec_of(file) is not None or encoding != UTF8
+
+
 @contextmanager
-def opened(store: Store, file: File) -> Iterator[Source]:
-    """Opens a file for one pass. Of a remote or compressed file, a few MiB are in memory at a time."""
+def opened(store: Store, file: File, encoding: str = UTF8) -> Iterator[Source]:
+    """Opens a file for one pass. Of a file that is remote, compressed or no UTF-8, a few MiB are in memory at a time."""
     codec, store = codec_of(file), store.unmapped  # a copy takes 0.1 ms a MiB, decoding 3
     if codec is not None:
         with store.open(file) as stored, pa.CompressedInputStream(stored, codec) as stream:
-            yield _Streamed(_read(stream))
-    elif store.is_local:
-        with store.open(file) as stored:
-            yield _Local(stored)
+            yield _Streamed(_recoded(_read(stream), encoding))
+    elif not store.is_local:
+        yield _Streamed(_recoded(_fetch(store, file), encoding))
     else:
-        yield _Streamed(_fetch(store, file))
+        with store.open(file) as stored:
+            yield _Local(stored) if encoding == UTF8 else _Streamed(_recoded(_read(stored), encoding))
 
 
 class _Reopened(io.RawIOBase):
@@ -179,10 +235,13 @@ class _Reopened(io.RawIOBase):
         return read
 
 
-def inflated(store: Store, file: File, codec: str) -> Source:
-    """Returns the bytes of a compressed file; nothing of the file stays open."""
-    stored = io.BufferedReader(_Reopened(store.unmapped, file), _WINDOW_BYTES)
-    return _Streamed(_read(pa.CompressedInputStream(pa.PythonFile(stored, "r"), codec)))
+def streamed(store: Store, file: File, encoding: str) -> Source:
+    """Returns the text of a file that is compressed, or no UTF-8; nothing of the file stays open."""
+    stored: Any = io.BufferedReader(_Reopened(store.unmapped, file), _WINDOW_BYTES)
+    stream, codec = pa.PythonFile(stored, "r"), codec_of(file)
+    if codec is not None:
+        stream = pa.CompressedInputStream(stream, codec)
+    return _Streamed(_recoded(_read(stream), encoding))
 
 
 def _read(stream: pa.NativeFile) -> Iterator[pa.Buffer]:
@@ -191,6 +250,24 @@ def _read(stream: pa.NativeFile) -> Iterator[pa.Buffer]:
         if piece.size == 0:
             return
         yield piece
+
+
+def _recoded(pieces: Iterator[pa.Buffer], encoding: str) -> Iterator[pa.Buffer]:
+    """Yields bytes of an encoding as UTF-8."""
+    if encoding == UTF8:
+        yield from pieces
+        return
+    decoder, place = codecs.getincrementaldecoder(encoding)(), 0
+    for piece in chain(pieces, [None]):
+        try:
+            text = decoder.decode(b"" if piece is None else memoryview(piece), piece is None)
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"behind byte {place} the text is no {encoding}, as encoding= says: {error.reason}; give the encoding that "
+                "the file has"
+            ) from error
+        place += 0 if piece is None else piece.size
+        yield pa.py_buffer(text.encode())
 
 
 def _fetch(store: Store, file: File) -> Iterator[pa.Buffer]:
@@ -207,18 +284,43 @@ def cut(
         SourceError: The file holds no records there.
     """
     found: list[tuple[Offsets, Offsets, Offsets, Offsets]] = []
-    size, is_last = _WINDOW_BYTES, False
     stop = start + block_bytes if only_first else None
-    while not is_last and (stop is None or start < stop):
+    for window in windows(source, scanner, start):
+        ends = window.start + window.ends
+        found.append(_group(ends, window.start, window.is_row, block_bytes))
+        if stop is not None and ends[-1] >= stop:
+            break
+    return _merge(found)
+
+
+class Window(NamedTuple):
+    """Records that follow each other.
+
+    Attributes:
+        start: The first byte of the first one.
+        data: Their bytes.
+        ends: The byte in `data` after each.
+        is_row: Whether each is a row.
+    """
+
+    start: int
+    data: Bytes
+    ends: Offsets
+    is_row: Flags
+
+
+def windows(source: Source, scanner: Scanner, start: int) -> Iterator[Window]:
+    """Yields the records from byte `start` on, some at a time."""
+    size, is_last = _WINDOW_BYTES, False
+    while not is_last:
         data = source.window(start, size)
         is_last = data.size < size
         ends, is_row = scanner.scan(data, is_last, start)
         if ends.size:
-            found.append(_group(start + ends, start, is_row, block_bytes))
+            yield Window(start, data[: ends[-1]], ends, is_row)
             start, size = start + int(ends[-1]), _WINDOW_BYTES
         else:
             size = _larger(size, start, data, scanner)
-    return _merge(found)
 
 
 def _larger(size: int, start: int, data: Bytes, scanner: Scanner) -> int:
@@ -257,6 +359,17 @@ def _merge(found: list[tuple[Offsets, Offsets, Offsets, Offsets]]) -> Blocks:
     full = rows > 0
     rows = rows[full]
     return Blocks(starts[full], stops[full], rows, np.cumsum(rows) - rows)
+
+
+def behind_lines(source: Source, start: int, lines: int) -> int:
+    """Returns the first byte behind some lines, or the end of the file if it has fewer; quotes mean nothing in them."""
+    while lines and (data := source.window(start, _WINDOW_BYTES)).size:
+        ends = line_stops(data, data.size < _WINDOW_BYTES) + 1
+        if ends.size >= lines:
+            return start + int(ends[lines - 1])
+        lines -= ends.size
+        start += int(ends[-1]) if ends.size else data.size
+    return start
 
 
 def first_records(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -12,12 +12,21 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from arrowflow.errors import PlanError, SourceError, shown
-from arrowflow.formats.protocol import check_names
-from arrowflow.formats.text.blocks import Source, as_bytes, first_records, owned, with_codecs
-from arrowflow.formats.text.csv_rows import Lines, good_numbers, number_columns
-from arrowflow.formats.text.scan import Bytes, CsvLines
-from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
+from arrowflow.errors import SourceError, repeated
+from arrowflow.formats.text.blocks import (
+    UTF8,
+    Source,
+    as_bytes,
+    behind_lines,
+    first_records,
+    owned,
+    with_codecs,
+)
+from arrowflow.formats.text.csv_lines import CsvLines
+from arrowflow.formats.text.csv_options import LATER_OPTIONS, checked
+from arrowflow.formats.text.csv_rows import Lines, good_numbers, number_columns, with_lengths
+from arrowflow.formats.text.scan import Bytes
+from arrowflow.formats.text.text import HIDDEN, SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_texts, may_be_rounded
 from arrowflow.formats.types import decoded_schema
 from arrowflow.storage import File
@@ -27,6 +36,13 @@ _HEAD_BYTES: Final = 256 << 10
 
 _LINES: Final = "lines of other lengths"
 """The hint that there are some."""
+
+_NO_TEXT: Final = "invalid UTF8 data"
+_VALUE: Final = re.compile(r"invalid value '(.*)'")
+_NULL_WORDS: Final = frozenset(
+    ["na", "n/a", "#n/a", "nan", "null", "none", "nil", "\\n", "-", "--", "?", "."]
+)
+"""Texts that mean null in many files."""
 
 _COLUMN: Final = re.compile(r"In CSV column #(\d+)")
 
@@ -39,8 +55,15 @@ class CsvFormat(TextFormat):
         delimiter: The character between fields, or None for a comma, and a tab in files that end in `.tsv`.
         quote_char: The character around texts that hold it, delimiters or line ends; doubled inside. None for no
             quoting.
+        escape_char: The character in front of one that stands for itself, or None.
+        comment_prefix: The start of lines that are comments, or None.
+        skip_rows: Lines in front of the header, or of the first row.
+        has_header: Whether the first row has the names of the columns.
         column_names: Names of the columns of files that have no header.
         null_values: Unquoted texts that mean null.
+        decimal_point: The character in front of the fraction of a number.
+        truncate_ragged_lines: Whether lines get as many fields as there are columns.
+        encoding: Python's name of the encoding.
     """
 
     name: ClassVar[str] = "csv"
@@ -49,37 +72,35 @@ class CsvFormat(TextFormat):
 
     delimiter: str | None = None
     quote_char: str | None = '"'
+    escape_char: str | None = None
+    comment_prefix: str | None = None
+    skip_rows: int = 0
+    has_header: bool = True
     column_names: tuple[str, ...] | None = None
     null_values: tuple[str, ...] = ("",)
+    decimal_point: str = "."
+    truncate_ragged_lines: bool = False
+    encoding: str = UTF8
 
     def check_options(self) -> None:
         """See `TextFormat.check_options`."""
-        for name in ("delimiter", "quote_char"):
-            value: Any = getattr(self, name)
-            is_one = isinstance(value, str) and len(value) == 1 and value.isascii() and value not in "\r\n"
-            if value is not None and not is_one:
-                raise PlanError(f"read_csv: {name} is one ASCII character, got {shown(value)}")
-        if self.quote_char is not None and self.quote_char == self.delimiter:
-            raise PlanError(f"read_csv: delimiter and quote_char are both {self.quote_char!r}")
-        given: Any = self.null_values
-        values = tuple(given) if isinstance(given, list | tuple) else (given,)
-        object.__setattr__(self, "null_values", values)
-        if not all(isinstance(value, str) for value in values):
-            raise PlanError(f"read_csv: null_values are texts, got {list(values)}")
-        self._check_column_names()
+        for name, value in checked(self).items():
+            object.__setattr__(self, name, value)
 
-    def _check_column_names(self) -> None:
-        given: Any = self.column_names
-        if given is None:
-            return
-        names = (
-            (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
-        )
-        if not names or not all(isinstance(name, str) for name in names):
-            raise PlanError(f"read_csv: expected names of columns, got {shown(given)}")
-        if len(set(names)) < len(names):
-            raise PlanError(f"read_csv: column_names are one name a column, got {list(names)}")
-        object.__setattr__(self, "column_names", names)
+    def arguments(self) -> Mapping[str, Any]:
+        """See `OwnArguments.arguments`: options that came later only where they are given, so that older states hold."""
+        later = {
+            name: getattr(self, name) for name, usual in LATER_OPTIONS.items() if getattr(self, name) != usual
+        }
+        names = self.column_names
+        return {
+            "block_bytes": self.block_bytes,
+            "delimiter": self.delimiter,
+            "quote_char": self.quote_char,
+            "column_names": None if names is None else list(names),
+            "null_values": list(self.null_values),
+            **later,
+        }
 
     def probe(self, schema: pa.Schema) -> None:
         """See `TextFormat.probe`."""
@@ -94,12 +115,18 @@ class CsvFormat(TextFormat):
 
     def scanner(self, kind: str, file: File) -> CsvLines:
         """See `TextFormat.scanner`."""
-        return CsvLines(self._delimiter(file), self.quote_char)
+        return CsvLines(self._delimiter(file), self.quote_char, self.escape_char, self.comment_prefix)
+
+    def recode(self, encoding: str) -> str:
+        """See `TextFormat.recode`."""
+        return f"give encoding={encoding!r}"
 
     def layout(self, source: Source, start: int, file: File) -> Layout:
         """See `TextFormat.layout`: reads the header, and infers types from the rows after it."""
         scanner = partial(self.scanner, "", file)
+        start = behind_lines(source, start, self.skip_rows)
         names = self.column_names
+        twice: tuple[str, ...] = ()
         if names is None:
             data, is_row = first_records(source, scanner, start, SAMPLE_BYTES)
             if not is_row.any():
@@ -108,47 +135,60 @@ class CsvFormat(TextFormat):
                 return Layout(start, self.types)
             stop = int(scanner().scan(data, True)[0][is_row.argmax()])
             names = self._names(data[:stop], file)
-            start += stop
-        if self.types is None:
-            data, is_row = first_records(source, scanner, start, SAMPLE_BYTES)
-            return Layout(start, self._inferred(data if is_row.any() else data[:0], names, file))
-        known = dict(zip(self.types.names, self.types.types, strict=True))
-        return Layout(start, pa.schema([(name, known.get(name, pa.string())) for name in names]))
+            twice = tuple(repeated(names))
+            names = tuple(f"{HIDDEN}{number}" if name in twice else name for number, name in enumerate(names))
+            start += stop if self.has_header else 0
+        if self.types is not None:
+            known = dict(zip(self.types.names, self.types.types, strict=True))
+            schema = pa.schema([(name, known.get(name, pa.string())) for name in names])
+            return Layout(start, schema, repeated=twice)
+        layout = Layout(start, pa.schema([(name, pa.null()) for name in names]), repeated=twice)
+        data, is_row = first_records(source, scanner, start, SAMPLE_BYTES)
+        if not is_row.any():
+            return layout
+        return replace(layout, schema=self.inferred(data, layout, names, file))
 
-    def _names(self, header: Bytes, file: File) -> tuple[str, ...]:
-        with self._explained():
-            table = _read(owned(header), None, self._parse(file))
-        names = tuple(table.column_names)
-        check_names(names)
+    def _names(self, first: Bytes, file: File) -> tuple[str, ...]:
+        """Returns the names of the columns, given the bytes up to the end of the first row."""
+        try:
+            with self._explained():
+                names = tuple(self._read(owned(first), None, file).column_names)
+        except UnicodeDecodeError as error:
+            raise SourceError(f"the header is no UTF-8; {_RECODE}") from error
+        if not self.has_header:
+            return tuple(f"column_{number}" for number in range(len(names)))
         return names
 
-    def _inferred(self, data: Bytes, names: tuple[str, ...], file: File) -> pa.Schema:
-        """Returns types that hold the values of a sample; texts if there are no values."""
-        if not data.size:
-            return pa.schema([(name, pa.string()) for name in names])
-        data, found = self.sample(
-            data,
-            "",
-            file,
-            lambda text: _read(text, names, self._parse(file), self._convert()).schema,
+    @property
+    def renaming(self) -> str:
+        """See `Format.renaming`."""
+        return (
+            "column_names= names all of files without a header; where the first row is data, there is has_header=False, and "
+            "skip_rows=1 leaves a header out"
         )
-        for name, type in zip(found.names, found.types, strict=True):
-            if pa.types.is_binary(type):
+
+    def inferred(self, data: Bytes, layout: Layout, columns: Sequence[str], file: File) -> pa.Schema:
+        """See `TextFormat.inferred`."""
+        names = layout.schema.names
+        wanted = {} if len(columns) == len(names) else {"include_columns": list(columns)}
+        data, found = self.sample(
+            data, "", file, lambda text: self._read(text, names, file, self._convert(**wanted)).schema
+        )
+        for field in found:
+            if pa.types.is_binary(field.type):
                 raise SourceError(
-                    f"column {name!r} holds bytes that are no UTF-8; write the file as UTF-8, or pass schema= with "
-                    "binary"
+                    f"column {field.name!r} holds bytes that are no UTF-8; {_RECODE}, or pass schema= with binary"
                 )
         if rounded := may_be_rounded(found, data):
             texts = self._convert(include_columns=rounded, column_types=dict.fromkeys(rounded, pa.string()))
-            check_texts(_read(owned(data), names, self._parse(file), texts))
-        types = [pa.string() if pa.types.is_null(type) else type for type in found.types]
-        return decoded_schema(pa.schema(list(zip(names, types, strict=True))))
+            check_texts(self._read(owned(data), names, file, texts))
+        return decoded_schema(found)
 
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
         """See `TextFormat.decode`."""
         convert = self._convert(include_columns=types.names, column_types=types)
         try:
-            table = _read(data, layout.schema.names, self._parse(file), convert)
+            table = self._read(data, layout.schema.names, file, convert)
         except pa.ArrowInvalid as error:
             names = layout.schema.names
             text = _COLUMN.sub(lambda found: f"column {names[int(found[1])]!r}", str(error))
@@ -187,14 +227,14 @@ class CsvFormat(TextFormat):
         Returns: The table, these columns, and the lines of other lengths; None for other mistakes.
         """
         types, names = block.types, block.layout.schema.names
-        parse, numbers = self._parse(block.file), number_columns(types)
+        numbers = number_columns(types, fractions=self.decimal_point == ".")
         while True:
-            lines = parse.invalid_row_handler = Lines(keep=block.keep)
+            lines = Lines(keep=block.keep)
             doubtful = [name for name in numbers if name in hints]
             given = [pa.field(each.name, pa.binary()) if each.name in doubtful else each for each in types]
             convert = self._convert(include_columns=types.names, column_types=pa.schema(given))
             try:
-                return _read(data, names, parse, convert), doubtful, lines
+                return self._read(data, names, block.file, convert, lines), doubtful, lines
             except pa.ArrowInvalid as error:
                 found = _COLUMN.search(str(error))
                 name = None if found is None else names[int(found[1])]
@@ -206,23 +246,67 @@ class CsvFormat(TextFormat):
         """See `TextFormat.is_misfit`."""
         return "conversion error" in text
 
+    def advice(self, text: str) -> str:
+        """See `TextFormat.advice`."""
+        if _NO_TEXT in text:
+            return _RECODE
+        advice = TextFormat.advice(self, text)
+        word = _VALUE.search(text)
+        if word is None or word[1].lower() not in _NULL_WORDS:
+            return advice
+        return f"{advice}; if {word[1]!r} means null, pass null_values={[*self.null_values, word[1]]}"
+
     def _delimiter(self, file: File) -> str:
         if self.delimiter is not None:
             return self.delimiter
         path = file.path.lower()
         return "\t" if path.endswith(with_codecs(".tsv")) else ","
 
-    def _parse(self, file: File) -> csv.ParseOptions:
+    def _read(
+        self, data: pa.Buffer, names: object, file: File, convert: object = None, bad: Lines | None = None
+    ) -> pa.Table:
+        """Reads bytes as one block, on the calling thread; lines of other lengths go to `bad` if it is given."""
+        lines = self.scanner("", file)
+        data = self._prepared(data, lines)
         # Quoted line ends are read all the same: this option concerns only readers that cut files at line ends.
-        return csv.ParseOptions(
+        parse = csv.ParseOptions(
             delimiter=self._delimiter(file),
             quote_char=self.quote_char if self.quote_char is not None else False,
+            escape_char=self.escape_char if self.escape_char is not None else False,
             newlines_in_values=False,
         )
+        ragged = Lines(keep=False) if self.truncate_ragged_lines and names is not None else None
+        if (handler := ragged or bad) is not None:
+            parse.invalid_row_handler = handler
+        table = _as_block(data, names, lines, parse, convert)
+        if ragged is None or not ragged.lacking:
+            return table
+        data = with_lengths(data, lines, ragged.lacking, parse.delimiter, self._null_words())
+        return _as_block(data, names, lines, parse, convert)
+
+    def _prepared(self, data: pa.Buffer, lines: CsvLines) -> pa.Buffer:
+        """Returns lines without comments, and with null words that pyarrow tells from others: it leaves escapes out."""
+        text = as_bytes(data)
+        kept = lines.without_comments(text)
+        for word in self.null_values:
+            if _is_escaped(word, self.escape_char):
+                found = lines.fields(kept, word.encode())
+                if found.size:
+                    kept = kept.copy()
+                    kept[(found[:, None] + np.arange(len(word.encode()))).ravel()] = 0
+        return data if kept is text else owned(kept)
+
+    def _null_words(self) -> list[str]:
+        """Returns the words that mean null in prepared lines."""
+        return [
+            "\0" * len(word.encode()) if _is_escaped(word, self.escape_char) else word
+            for word in self.null_values
+        ]
 
     def _convert(self, **more: object) -> csv.ConvertOptions:
         return csv.ConvertOptions(
-            null_values=list(self.null_values),
+            null_values=self._null_words(),
+            decimal_point=self.decimal_point,
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
             **more,
@@ -239,19 +323,23 @@ def _is_utf8(data: pa.Buffer) -> bool:
     return True
 
 
-def _read(data: pa.Buffer, names: object, parse: csv.ParseOptions, convert: object = None) -> pa.Table:
-    """Reads bytes as one block, on the calling thread."""
+def _is_escaped(word: str, escape: str | None) -> bool:
+    return escape is not None and len(word) > 1 and word.startswith(escape)
+
+
+def _as_block(
+    data: pa.Buffer, names: object, lines: CsvLines, parse: csv.ParseOptions, convert: object
+) -> pa.Table:
     text = as_bytes(data)
-    _check_quotes(text, parse)
+    _check_quotes(text, lines)
     if text[-1] not in (ord("\r"), ord("\n")):
         data = owned(text, b"\n")
     read = csv.ReadOptions(use_threads=False, block_size=data.size, column_names=names)
     return csv.read_csv(pa.BufferReader(data), read, parse, convert)
 
 
-def _check_quotes(text: Bytes, parse: csv.ParseOptions) -> None:
+def _check_quotes(text: Bytes, lines: CsvLines) -> None:
     """Raises `pa.ArrowInvalid` for text behind the quote that closes a field, which pyarrow adds to the field."""
-    lines = CsvLines(parse.delimiter, parse.quote_char or None)
     found = lines.misplaced(text)
     if found.size:
         try:
@@ -265,3 +353,4 @@ def _check_quotes(text: Bytes, parse: csv.ParseOptions) -> None:
 
 
 _EMPTY: Final = "the file is empty and has no header to take names from; pass schema=, or leave it out"
+_RECODE: Final = "give the encoding of the file, as in encoding='cp1252' of Windows in western Europe"

@@ -6,7 +6,7 @@ read as bytes from then on, and made numbers here. Their bytes show which texts 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +15,28 @@ import pyarrow as pa
 from pyarrow import csv
 
 from arrowflow.bad_rows import without
+from arrowflow.formats.text.blocks import as_bytes, owned
+from arrowflow.formats.text.csv_lines import CsvLines
+from arrowflow.formats.text.scan import starts_of
 from arrowflow.lazy import compute as pc
 
 Rows = npt.NDArray[np.int64]
 
 _BLANKS = " \t"
 _SHOWN = 40
+_NEWLINE = np.frombuffer(b"\n", np.uint8)
 
 _OF_INTEGERS = np.isin(np.arange(256), list(b"0123456789- \t"))
 _OF_FLOATS = _OF_INTEGERS | np.isin(np.arange(256), list(b"./+eE"))
 
 
-def number_columns(types: pa.Schema) -> list[str]:
-    """Returns the columns whose bad values this module finds."""
-    return [field.name for field in types if pa.types.is_integer(field.type) or _is_float(field.type)]
+def number_columns(types: pa.Schema, *, fractions: bool) -> list[str]:
+    """Returns the columns whose bad values this module finds, with or without those of fractions."""
+    return [
+        field.name
+        for field in types
+        if pa.types.is_integer(field.type) or (fractions and _is_float(field.type))
+    ]
 
 
 def _is_float(type: pa.DataType) -> bool:
@@ -43,18 +51,52 @@ class Lines:
 
     Attributes:
         bad: What is wrong with each line, by its number.
+        lacking: The fields that each line lacks; less than 0 if it has too many.
     """
 
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep
         self.bad: dict[int, str] = {}
+        self.lacking: dict[int, int] = {}
 
     def __call__(self, row: csv.InvalidRow) -> str:
         """Notes a line, and leaves it out."""
         self.bad[row.number - 1] = (
             f"expected {row.expected_columns} fields, found {row.actual_columns}" if self._keep else ""
         )
+        self.lacking[row.number - 1] = row.expected_columns - row.actual_columns
         return "skip"
+
+
+def with_lengths(
+    data: pa.Buffer, lines: CsvLines, ragged: Mapping[int, int], delimiter: str, nulls: Sequence[str]
+) -> pa.Buffer:
+    """Returns lines that all have as many fields as there are columns.
+
+    Args:
+        data: The lines.
+        lines: Finds their ends.
+        ragged: By the number of a line, the fields that it lacks, or less than 0 if it has too many.
+        delimiter: The character between fields.
+        nulls: Texts that mean null, of which the first one fills lines.
+    """
+    text = as_bytes(data)
+    ends, is_row = lines.scan(text, True)
+    starts, ends = starts_of(ends)[is_row], ends[is_row]
+    borders = lines.delimiters(text)
+    null = "" if "" in nulls or not nulls else nulls[0]
+    parts, done = [], 0
+    for number, lacking in ragged.items():
+        start, stop = int(starts[number]), int(ends[number])
+        if lacking < 0:
+            last = int(np.searchsorted(borders, stop)) + lacking
+            parts += [text[done : borders[last]], _NEWLINE]
+        else:
+            line = text[start:stop].tobytes().rstrip(b"\r\n")
+            more = (delimiter + null) * lacking + "\n"
+            parts += [text[done : start + len(line)], np.frombuffer(more.encode(), np.uint8)]
+        done = stop
+    return owned(np.concatenate([*parts, text[done:]]))
 
 
 def good_numbers(

@@ -1,9 +1,9 @@
-"""JSON files: objects, one a line or as the elements of one array. pyarrow decodes a split, a block of objects."""
+"""JSON files: objects, one a line, over several lines, or as the elements of one array. pyarrow decodes a split, a block of objects."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,17 @@ from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.formats.protocol import Footer, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
 from arrowflow.formats.text.json_rows import Misfit, no_objects
-from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends, nesting
+from arrowflow.formats.text.json_texts import as_texts
+from arrowflow.formats.text.scan import (
+    Bytes,
+    JsonElements,
+    JsonLines,
+    JsonObjects,
+    Scanner,
+    element_ends,
+    first_end_within,
+    nesting,
+)
 from arrowflow.formats.text.sifting import Records
 from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
@@ -25,8 +35,21 @@ from arrowflow.formats.types import check_texts, convert, decoded_schema
 from arrowflow.storage import File, Store
 
 _ARRAY: Final = "array"
+_OBJECTS: Final = "objects"
+_SCANNERS: Final[dict[str, Callable[[], Scanner]]] = {
+    "": JsonLines,
+    _ARRAY: JsonElements,
+    _OBJECTS: JsonObjects,
+}
+_NOT_ENDED: Final = tuple(b"{[,:")
+_KIND_BYTES: Final = 16 << 10
+"""Bytes at the start of a file that are looked at for objects over several lines, in 0.1 ms."""
 _MAX_NESTING: Final = 64
 """Levels of a type that is inferred. At some thousands of them pyarrow ends the process."""
+
+_NO_TEXT: Final = "changed from string to"
+
+_NO_OBJECT: Final = "Column() changed"
 
 _NULL: Final = re.compile(rb"\s*null")
 _NO_KEYS: Final = b"{}  "
@@ -50,7 +73,7 @@ class JsonFormat(TextFormat):
 
     def scanner(self, kind: str, file: File) -> Scanner:
         """See `TextFormat.scanner`."""
-        return JsonElements() if kind == _ARRAY else JsonLines()
+        return _SCANNERS[kind]()
 
     def layout(self, source: Source, start: int, file: File) -> Layout:
         """See `TextFormat.layout`: finds out whether the file is an array, and infers types from the first rows."""
@@ -58,8 +81,8 @@ class JsonFormat(TextFormat):
         while (data := source.window(start, SAMPLE_BYTES)).size:
             shown = np.flatnonzero(data > ord(" "))
             if shown.size:
-                kind = _ARRAY if data[shown[0]] == ord("[") else ""
-                start += int(shown[0]) + bool(kind)
+                kind = _kind(data[shown[0] :])
+                start += int(shown[0]) + (kind == _ARRAY)
                 break
             start += data.size
         if self.types is not None:
@@ -67,22 +90,24 @@ class JsonFormat(TextFormat):
         data, is_row = first_records(source, partial(self.scanner, kind, file), start, SAMPLE_BYTES)
         if not is_row.any():
             raise SourceError(_EMPTY)
+        return Layout(start, self.inferred(data, Layout(start, pa.schema([]), kind), (), file), kind)
+
+    def inferred(self, data: Bytes, layout: Layout, columns: Sequence[str], file: File) -> pa.Schema:
+        """See `TextFormat.inferred`."""
         if nesting(data) > _MAX_NESTING:
             raise SourceError(
                 f"its values are nested deeper than {_MAX_NESTING} levels; pass schema= with the columns to read"
             )
         data, found = self.sample(
             data,
-            kind,
+            layout.kind,
             file,
-            lambda text: _parse(_as_lines(as_bytes(text)) if kind else text, None).schema,
+            lambda text: _parse(_as_lines(as_bytes(text)) if layout.kind == _ARRAY else text, None).schema,
         )
         check_names(found.names)
         if may_be_rounded(found, data):
             check_objects(data.tobytes(), found)
-        return Layout(
-            start, decoded_schema(pa.schema([(each.name, _textual(each.type)) for each in found])), kind
-        )
+        return decoded_schema(pa.schema([(each.name, _textual(each.type)) for each in found]))
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
         """See `Untyped.holds`: columns with a value, since pyarrow does not say which keys it ignores."""
@@ -93,14 +118,20 @@ class JsonFormat(TextFormat):
             data, is_row = first_records(source, scanner, layout.start, SAMPLE_BYTES)
             if not is_row.any():
                 return []
-            lines = _as_lines(data) if layout.kind else owned(data)
+            lines = _as_lines(data) if layout.kind == _ARRAY else owned(data)
         if not _has_values(lines, names):
             return [name for name in names if name in known]
         return [name for name in names if name in known or _has_values(lines, [name])]
 
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
         """See `TextFormat.decode`."""
-        table = _parse(_as_lines(as_bytes(data)) if layout.kind == _ARRAY else data, types)
+        lines = _as_lines(as_bytes(data)) if layout.kind == _ARRAY else data
+        try:
+            table = _parse(lines, types)
+        except pa.ArrowInvalid as error:
+            if self.is_inferred or _NO_TEXT not in str(error):
+                raise
+            table = _parse(as_texts(lines, types), types)
         batch = table.combine_chunks().to_batches()[0]
         check_texts(batch)
         columns = [convert(batch.column(name), types.field(name).type) for name in types.names]
@@ -108,7 +139,7 @@ class JsonFormat(TextFormat):
 
     def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: finds lines that are no objects, and those with values of another kind."""
-        if block.layout.kind == _ARRAY:
+        if block.layout.kind:
             return None
         records = block.records
         wrong: dict[int, str] = {}
@@ -151,9 +182,37 @@ class JsonFormat(TextFormat):
         """See `TextFormat.stripped`: an element of an array has a comma or the bracket behind it."""
         return row.strip()[:-1].rstrip() if kind == _ARRAY else row.strip()
 
+    def advice(self, text: str) -> str:
+        """See `TextFormat.advice`."""
+        if _NO_OBJECT in text:
+            return "rows are objects: read other values by Python and from_generator"
+        return f"{TextFormat.advice(self, text)}; in schema=, pa.string() takes values of any kind as their JSON text"
+
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""
         return any(word in text for word in ("changed from", "convert", "conversion", "casted"))
+
+
+def _kind(data: Bytes) -> str:
+    """Returns the form of the records by the start of a file: objects over several lines have line ends within them."""
+    if data[0] == ord("["):
+        return _ARRAY
+    data = data[:_KIND_BYTES]
+    place = first_end_within(data)
+    if place is None or (data.size < _KIND_BYTES and not _are_objects(data)):
+        return ""
+    shown = data > ord(" ")
+    before, behind = data[:place][shown[:place]], data[place:][shown[place:]]
+    goes_on = before[-1] in _NOT_ENDED and not (behind.size and behind[0] == ord("{"))
+    return _OBJECTS if goes_on else ""  # else a line is cut off, and the next one begins an object
+
+
+def _are_objects(data: Bytes) -> bool:
+    try:
+        JsonObjects().scan(data, True)
+    except SourceError:
+        return False
+    return True
 
 
 def _parse(data: pa.Buffer, types: pa.Schema | None) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Finds the ends of records in CSV and JSON text, by whole windows of bytes in NumPy: a few GB/s for plain lines.
+"""Finds the ends of records in text, by whole windows of bytes in NumPy: a few GB/s for plain lines. Here those of JSON.
 
 A scanner begins at the start of a record. Its only state concerns the whole file. A record that a window leaves
 unfinished is scanned again with more bytes after it. Scanners agree with the lexers of pyarrow, byte by byte;
@@ -19,7 +19,6 @@ Offsets = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _NEWLINE: Final = ord("\n")
-_RETURN: Final = ord("\r")
 _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
 _COMMA: Final = ord(",")
@@ -50,77 +49,6 @@ class Scanner(Protocol):
         """Returns the start of the text in which the first record's line ends, if quotes may hold line ends."""
 
 
-class CsvLines:
-    """Records of CSV: lines. An empty line is no row; quoted texts may hold line ends.
-
-    As in pyarrow a quote opens a text only at the start of a field, and a lone carriage return ends a line.
-    """
-
-    def __init__(self, delimiter: str, quote: str | None) -> None:
-        self._quote = None if quote is None else ord(quote)
-        self._starts_field = np.zeros(256, np.bool_)
-        self._starts_field[[ord(delimiter), _NEWLINE, _RETURN]] = True
-
-    def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
-        """See `Scanner.scan`."""
-        stops = _line_stops(data, is_last)
-        if self._quote is not None:
-            toggles = self._toggles(data, self._quote)
-            if toggles.size:
-                stops = stops[np.searchsorted(toggles, stops) % 2 == 0]
-                if is_last and toggles.size % 2:
-                    start = int(stops[-1]) + 1 if stops.size else 0
-                    place = self.open_quote(data[start:])
-                    place = int(toggles[-1]) if place is None else start + place
-                    raise SourceError(
-                        f"a quote is opened at byte {base + place} and never closed: the file is truncated, or "
-                        "quote_char= is not what it uses"
-                    )
-        ends = stops + 1
-        if is_last and data.size and (not ends.size or ends[-1] < data.size):
-            ends, stops = np.append(ends, data.size), np.append(stops, data.size)
-        starts = _starts(ends)
-        is_blank = stops == starts
-        is_blank |= (stops == starts + 1) & (data[np.minimum(starts, data.size - 1)] == _RETURN)
-        return ends, ~is_blank
-
-    def misplaced(self, data: Bytes) -> Offsets:
-        """Returns the quotes that close a text in the middle of a field: neither a delimiter nor a line end follows."""
-        if self._quote is None:
-            return np.zeros(0, np.int64)
-        closing = self._toggles(data, self._quote)[1::2]
-        following = data[np.minimum(closing + 1, data.size - 1)]
-        ends = self._starts_field[following] | (following == self._quote) | (closing == data.size - 1)
-        return closing[~ends]
-
-    def open_quote(self, data: Bytes) -> int | None:
-        """See `Scanner.open_quote`."""
-        if self._quote is None:
-            return None
-        toggles = self._toggles(data, self._quote)
-        inside = np.searchsorted(toggles, _line_stops(data, True))
-        inside = inside[inside % 2 == 1]
-        return int(toggles[inside[0] - 1]) if inside.size else None
-
-    def _toggles(self, data: Bytes, quote: int) -> Offsets:
-        """Returns the quotes that open or close a text. A field that does not start with a quote holds none of these."""
-        quotes = np.flatnonzero(data == quote)
-        opening = quotes[::2]
-        may_open = self._starts_field[data[np.maximum(opening, 1) - 1]] | (opening == 0)
-        may_open[1:] |= opening[1:] == quotes[1:-1:2] + 1
-        return quotes if may_open.all() else self._toggles_one_by_one(data, quotes)
-
-    def _toggles_one_by_one(self, data: Bytes, quotes: Offsets) -> Offsets:
-        at_start = self._starts_field[data[np.maximum(quotes, 1) - 1]] | (quotes == 0)
-        toggles: list[int] = []
-        is_open = False
-        for place, starts_field in zip(quotes.tolist(), at_start.tolist(), strict=True):
-            if is_open or starts_field or (toggles and toggles[-1] == place - 1):
-                toggles.append(place)
-                is_open = not is_open
-        return np.array(toggles, np.int64)
-
-
 class JsonLines:
     """Records of newline-delimited JSON: lines. A line of spaces alone is no row."""
 
@@ -129,7 +57,7 @@ class JsonLines:
         ends = np.flatnonzero(data == _NEWLINE) + 1
         if is_last and data.size and (not ends.size or ends[-1] < data.size):
             ends = np.append(ends, data.size)
-        starts = _starts(ends)
+        starts = starts_of(ends)
         if not ends.size or (data[starts] > ord(" ")).all():
             return ends, np.ones(ends.size, np.bool_)
         return ends, np.logical_or.reduceat(data[: ends[-1]] > ord(" "), starts)
@@ -156,7 +84,7 @@ class JsonElements:
         if ends.size:
             shown = data[:stop] > ord(" ")
             shown[ends - 1] = False
-            is_row = np.logical_or.reduceat(shown, _starts(ends))
+            is_row = np.logical_or.reduceat(shown, starts_of(ends))
             if not (is_row[:-1].all() and (is_row[-1] or (closes and self._elements + ends.size == 1))):
                 raise SourceError(
                     "expected an object in front of each comma and bracket of the array, found none"
@@ -174,6 +102,30 @@ class JsonElements:
         return None
 
 
+class JsonObjects:
+    """Records of JSON that each take several lines: objects one after the other."""
+
+    def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
+        """See `Scanner.scan`."""
+        brackets = _outside(np.flatnonzero(_DEPTH[data]), _json_quotes(data))
+        depths = np.cumsum(_DEPTH[data[brackets]], dtype=np.int64)
+        if (depths < 0).any():
+            place = base + int(brackets[np.argmax(depths < 0)])
+            raise SourceError(f"the bracket at byte {place} closes nothing; the file is malformed")
+        ends = brackets[depths == 0] + 1
+        is_row = np.ones(ends.size, np.bool_)
+        stop = int(ends[-1]) if ends.size else 0
+        if is_last and stop < data.size:
+            if (data[stop:] > ord(" ")).any():
+                raise SourceError("the last object has no `}` that closes it; the file is truncated")
+            ends, is_row = np.append(ends, data.size), np.append(is_row, False)
+        return ends, is_row
+
+    def open_quote(self, data: Bytes) -> int | None:
+        """See `Scanner.open_quote`: line ends do not end objects."""
+        return None
+
+
 def element_ends(data: Bytes) -> Offsets:
     """Returns the ends of the elements of an array, each with the comma or the bracket after it."""
     return _elements(data)[0]
@@ -183,6 +135,16 @@ def nesting(data: Bytes) -> int:
     """Returns how deep the values of some records are nested; 1 for an object without others inside."""
     marks = _outside(np.flatnonzero(_DEPTH[data]), _json_quotes(data))
     return int(np.cumsum(_DEPTH[data[marks]], dtype=np.int64).max(initial=0))
+
+
+def first_end_within(data: Bytes) -> int | None:
+    """Returns the place behind the first line end within a bracket, outside of texts; None if there is none."""
+    quotes = _json_quotes(data)
+    ends = _outside(np.flatnonzero(data == _NEWLINE), quotes)
+    marks = _outside(np.flatnonzero(_DEPTH[data]), quotes)
+    depths = np.concatenate([[0], np.cumsum(_DEPTH[data[marks]], dtype=np.int64)])
+    within = ends[depths[np.searchsorted(marks, ends)] > 0]
+    return int(within[0]) + 1 if within.size else None
 
 
 def _elements(data: Bytes) -> tuple[Offsets, bool]:
@@ -230,22 +192,7 @@ def _json_quotes(data: Bytes) -> Offsets:
     return quotes[~is_behind]
 
 
-def _line_stops(data: Bytes, is_last: bool) -> Offsets:
-    """Returns the last byte of each line end; a carriage return is a line end if no newline follows."""
-    stops = np.flatnonzero(data == _NEWLINE)
-    is_return = data == _RETURN
-    if not is_return.any():
-        return stops
-    returns = np.flatnonzero(is_return)
-    if returns[-1] == data.size - 1:
-        alone = data[returns[:-1] + 1] != _NEWLINE
-        returns = returns[np.append(alone, is_last)]
-    else:
-        returns = returns[data[returns + 1] != _NEWLINE]
-    return np.sort(np.concatenate([stops, returns])) if returns.size else stops
-
-
-def _starts(ends: Offsets) -> Offsets:
+def starts_of(ends: Offsets) -> Offsets:
     """Returns the starts of records."""
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]

@@ -4,8 +4,9 @@ Three decisions matter.
 
 * **Row counts are exact**, since `skip`, `take` and resume count by them. So a footer costs one pass over the file, at
   1 to 3 GB/s for plain lines, 0.4 GB/s if all fields are quoted. Decoding, which is slower still, checks the counts.
-* **Types come from the first file's first MiB**, whatever `block_bytes` is, or from `schema=`. `typed` makes the
-  format that reads all files by these types. A value that does not fit is an error and never another type.
+* **Types come from the first file's first MiB**, whatever `block_bytes` is, or from `schema=`. For columns that have no
+  value there, more of the file is looked through, and then other files; if none has a value, the type is null. `typed`
+  makes the format that reads all files by these types. A value that does not fit is an error and never another type.
 * **A block is a split**, so that resume seeks. A compressed file is one split, read block by block. Resume runs
   through a compressed file again, but decodes only the blocks that are still to come.
 """
@@ -16,7 +17,7 @@ import dataclasses
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar, Final, Self
@@ -30,20 +31,25 @@ from arrowflow.expr import empty_batch
 from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.text.blocks import (
+    UTF8,
     Blocks,
     Source,
     as_bytes,
-    codec_of,
     cut,
+    encoding_of,
     ending_of,
-    inflated,
+    is_stream,
     opened,
     opened_bytes,
     owned,
+    packing_of,
+    streamed,
+    windows,
 )
 from arrowflow.formats.text.scan import Bytes, Scanner
 from arrowflow.formats.text.sifting import Decode, Records, good_rows, listed, rows_in_front
 from arrowflow.formats.types import conform, width_bits
+from arrowflow.formats.unknown import is_unknown, with_known
 from arrowflow.options import parse_bytes
 from arrowflow.storage import File, Range, Store
 
@@ -56,8 +62,16 @@ MAX_BLOCK_BYTES: Final = 1 << 30
 SAMPLE_BYTES: Final = 1 << 20
 """Bytes of the first file that tell the types. This is no option, so that nothing else changes the types."""
 
+FURTHER_BYTES: Final = 32 << 20
+"""Bytes of the first file that are looked through for values of columns that have none in the sample: 0.2 s."""
+
 _BOM: Final = b"\xef\xbb\xbf"
-_WIDE_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
+HIDDEN: Final = "\0"
+"""The start of names in a layout by which nobody can ask for a column."""
+
+_LOOKED_AT: Final = 1024
+"""Bytes of a file that tell whether it is text."""
+
 _ROW: Final = re.compile(r"(\bin row |\bRow #)(\d+)")
 
 
@@ -69,11 +83,13 @@ class Layout:
         start: First byte of the data.
         schema: Columns, in the order of the file.
         kind: The form of the records, by a name of the format's own.
+        repeated: Names that several columns have, which are called otherwise in the schema.
     """
 
     start: int
     schema: pa.Schema
     kind: str = ""
+    repeated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +126,14 @@ class _Details:
 
     Attributes:
         layout: The layout, read from the start of the file.
-        blocks: All blocks; for a compressed file, positions in the decompressed bytes.
-        codec: The codec that compresses the file.
+        blocks: All blocks; of a stream, their positions in its text.
+        is_stream: Whether the file is compressed, or no UTF-8, so that it is one split.
         widths: Bits of a value by column, None for texts and lists.
     """
 
     layout: Layout
     blocks: Blocks
-    codec: str | None
+    is_stream: bool
     widths: Mapping[str, int | None]
 
 
@@ -128,6 +144,8 @@ class TextFormat(Format):
     Attributes:
         block_bytes: Bytes of a block, as a number or as a text like `"4MiB"`.
         types: The columns to read of all files, or None to infer them for each file.
+        is_inferred: Whether the types are inferred, and not a user's own.
+        encoding: Python's name of the encoding.
     """
 
     name: ClassVar[str]
@@ -138,6 +156,8 @@ class TextFormat(Format):
 
     block_bytes: int = BLOCK_BYTES
     types: pa.Schema | None = field(default=None, compare=False)
+    is_inferred: bool = field(default=False, compare=False)
+    encoding: str = field(default=UTF8, init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises `PlanError` for options that make no sense."""
@@ -154,7 +174,7 @@ class TextFormat(Format):
         """The name in errors."""
         return f"read_{self.name}"
 
-    def typed(self, schema: pa.Schema) -> Self:
+    def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Self:
         """See `Untyped.typed`. Of the columns of enums it decodes the texts."""
         schema = pa.schema(map(_decoded, schema))
         try:
@@ -162,7 +182,7 @@ class TextFormat(Format):
         except pa.ArrowNotImplementedError as error:
             text = f"{error}: give a type that {self.name.upper()} has, and cast the column after reading"
             raise SchemaError(text).locate(operator=self.operator) from error
-        return dataclasses.replace(self, types=schema)
+        return dataclasses.replace(self, types=schema, is_inferred=is_inferred)
 
     @abstractmethod
     def probe(self, schema: pa.Schema) -> None:
@@ -171,6 +191,15 @@ class TextFormat(Format):
     @abstractmethod
     def layout(self, source: Source, start: int, file: File) -> Layout:
         """Reads the start of a file after its byte-order mark. The types are the file's own, or the given types."""
+
+    @abstractmethod
+    def inferred(self, data: Bytes, layout: Layout, columns: Sequence[str], file: File) -> pa.Schema:
+        """Returns the types of columns as the rows in front of the first bad one tell them, or at least of these columns.
+
+        Raises:
+            SourceError: The first row is bad.
+            SchemaError: There is no type for a column.
+        """
 
     @abstractmethod
     def scanner(self, kind: str, file: File) -> Scanner:
@@ -193,22 +222,57 @@ class TextFormat(Format):
         return _present(footer.details.layout, names)
 
     def _footer(self, store: Store, file: File, *, only_first: bool) -> Footer:
-        with opened(store, file) as source:
-            layout = self.layout(source, _behind_bom(source), file)
+        with opened(store, file, self.encoding) as source:
+            layout = self.layout(source, self._behind_bom(source), file)
             scanner = self.scanner(layout.kind, file)
             blocks = cut(source, scanner, layout.start, self.block_bytes, only_first=only_first)
-        codec = codec_of(file)
+        if self.types is None and any(map(is_unknown, layout.schema.types)):
+            layout = dataclasses.replace(layout, schema=self._further(store, file, layout))
         widths = {each.name: width_bits(each.type) for each in layout.schema}
-        details = _Details(layout, blocks, codec, widths)
+        details = _Details(layout, blocks, is_stream(file, self.encoding), widths)
         sizes = _decoded_bytes(details, layout.schema.names)
-        if codec is None:
+        if not details.is_stream:
             splits = tuple(
                 Split(index, rows, size)
                 for index, (rows, size) in enumerate(zip(blocks.rows.tolist(), sizes, strict=True))
             )
         else:
             splits = (Split(0, blocks.num_rows, max(sizes)),) if sizes else ()
-        return Footer(file, layout.schema, splits, blocks.num_rows, details)
+        schema = pa.schema([each for each in layout.schema if not each.name.startswith(HIDDEN)])
+        return Footer(file, schema, splits, blocks.num_rows, details, repeated=layout.repeated)
+
+    def _behind_bom(self, source: Source) -> int:
+        """Returns the start of the text after a byte-order mark."""
+        start = source.window(0, SAMPLE_BYTES)[:_LOOKED_AT].tobytes()
+        ending = ending_of(start)
+        if ending is not None:
+            raise SourceError(
+                f"the file is compressed, and its name does not say so: let the name end in {ending}"
+            )
+        if (packed := packing_of(start)) is not None:
+            raise SourceError(packed)
+        if (wide := encoding_of(start)) is not None:
+            raise SourceError(f"the text is {wide.upper()}, not UTF-8; {self.recode(wide)}")
+        return len(_BOM) if start.startswith(_BOM) else 0
+
+    def recode(self, encoding: str) -> str:
+        """Returns what to do with files of another encoding than UTF-8."""
+        return "write it as UTF-8"
+
+    def _further(self, store: Store, file: File, layout: Layout) -> pa.Schema:
+        """Returns the types of columns that have no value in the sample, by the text behind it."""
+        schema = layout.schema
+        scanner = self.scanner(layout.kind, file)
+        with opened(store, file, self.encoding) as source:
+            for window in windows(source, scanner, layout.start):
+                unknown = [each.name for each in schema if is_unknown(each.type)]
+                if not unknown or window.start - layout.start >= FURTHER_BYTES:
+                    break
+                if window.start > layout.start and window.is_row.any():
+                    with suppress(SourceError, SchemaError):  # its reader tells of bad rows
+                        found = self.inferred(window.data, layout, unknown, file)
+                        schema = with_known(schema, found)
+        return schema
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: the bytes of one block; texts share the bytes of the file evenly."""
@@ -217,15 +281,15 @@ class TextFormat(Format):
 
     def footer_bytes(self, file: File) -> int:
         """See `Format.footer_bytes`: records are counted in one pass."""
-        return opened_bytes(file)
+        return opened_bytes(file, self.encoding)
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: parsed values, their starts, and decompressed bytes."""
         details: _Details = footer.details
         blocks, file = details.blocks, footer.file
-        if details.codec is None:
+        if not details.is_stream:
             return 2 * int(blocks.stops[split.index] - blocks.starts[split.index])
-        opened = min(opened_bytes(file), file.size + 2 * int(blocks.stops[-1]))
+        opened = min(opened_bytes(file, self.encoding), file.size + 2 * int(blocks.stops[-1]))
         return 4 * int((blocks.stops - blocks.starts).max()) + opened
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
@@ -233,7 +297,7 @@ class TextFormat(Format):
         details: _Details = footer.details
         if not _present(details.layout, columns):
             return []
-        if details.codec is not None:
+        if details.is_stream:
             return [Range(0, footer.file.size)]
         return [Range(int(details.blocks.starts[split.index]), int(details.blocks.stops[split.index]))]
 
@@ -341,11 +405,11 @@ class TextFormat(Format):
     ) -> Iterator[tuple[pa.Buffer, int, int]]:
         """Yields the blocks of a split that hold rows from one on: bytes, number, and rows of the split before it."""
         details: _Details = footer.details
-        blocks, codec = details.blocks, details.codec
-        if codec is None:
+        blocks = details.blocks
+        if not details.is_stream:
             yield _read_block(store, footer.file, blocks, split.index), split.index, 0
             return
-        source = inflated(store, footer.file, codec)
+        source = streamed(store, footer.file, self.encoding)
         ends = blocks.rows_before + blocks.rows
         first = min(int(np.searchsorted(ends, offset_rows, side="right")), ends.size - 1)
         for index in range(first, ends.size):
@@ -401,12 +465,16 @@ class TextFormat(Format):
         except pa.ArrowInvalid as error:
             text = _ROW.sub(partial(self._row, rows_before), str(error).strip()[:500])
             if self.is_misfit(text):
-                raise SchemaError(f"{text}; {_MISFIT}") from error
+                raise SchemaError(f"{text}; {self.advice(text)}") from error
             raise SourceError(f"{text}; the file is malformed: write it anew, or leave it out") from error
 
     def _row(self, rows_before: int, found: re.Match[str]) -> str:
         """Returns the row of the file, counted from 1, for a row of a block."""
         return f"{'in ' * found[1].startswith('in')}row {rows_before + int(found[2]) - self.first_row + 1}"
+
+    def advice(self, text: str) -> str:
+        """Returns what to do about a value that does not have the type of its column."""
+        return _MISFIT
 
     @abstractmethod
     def is_misfit(self, text: str) -> bool:
@@ -415,22 +483,9 @@ class TextFormat(Format):
 
 _NOT_ONE: Final = "the file changed while it was read, or has not one record a line"
 _MISFIT: Final = (
-    "types are those of schema=, and without it those of the first file's first MiB: take a type in schema= that holds "
-    "all values of the column, or leave the column out of it"
+    "types are those of schema=, and without it those that the first MiB with values tells: take a type in schema= that "
+    "holds all values of the column, or leave the column out of it"
 )
-
-
-def _behind_bom(source: Source) -> int:
-    """Returns the start of the text after a byte-order mark."""
-    start = source.window(0, SAMPLE_BYTES)[:10].tobytes()
-    ending = ending_of(start)
-    if ending is not None:
-        raise SourceError(
-            f"the file is compressed, and its name does not say so: let the name end in {ending}"
-        )
-    if start.startswith(_WIDE_BOMS):
-        raise SourceError("the text is UTF-16 or UTF-32, as its byte-order mark says; write it as UTF-8")
-    return len(_BOM) if start.startswith(_BOM) else 0
 
 
 def _decoded(field: pa.Field) -> pa.Field:
@@ -455,7 +510,7 @@ def _read_block(store: Store, file: File, blocks: Blocks, index: int) -> pa.Buff
 def _decoded_bytes(details: _Details, columns: Sequence[str], index: int | None = None) -> list[int]:
     """Returns the decoded bytes of columns, of each block or of one."""
     blocks, widths = details.blocks, details.widths
-    place = slice(None) if index is None or details.codec is not None else slice(index, index + 1)
+    place = slice(None) if index is None or details.is_stream else slice(index, index + 1)
     rows, text = blocks.rows[place], (blocks.stops - blocks.starts)[place]
     fixed = sum(widths.get(name) or 0 for name in columns)
     wanted = sum(name in widths and widths[name] is None for name in columns)

@@ -123,7 +123,7 @@ class TfrecordFormat(Format):
         columns = 1 if self.schema is None else len(self.schema)
         return min(MAX_SPLIT_ROWS, max(SPLIT_ROWS, MAX_SPLIT_CELLS // max(1, columns)))
 
-    def typed(self, schema: pa.Schema) -> Self:
+    def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Self:
         """See `Untyped.typed`."""
         if not self.raw:
             ExampleDecoder(schema)

@@ -43,6 +43,7 @@ class FromMemory(DealtSource):
     Attributes:
         batches: The rows; no record batch is empty.
         types: Their schema.
+        given: The schema as the user gave it, with its metadata.
         blocks: How a `shuffle` after it orders the rows, or None.
         in_place: Whether a global `shuffle` after it gathers from the rows, so that no row travels.
     """
@@ -52,6 +53,7 @@ class FromMemory(DealtSource):
 
     batches: tuple[pa.RecordBatch, ...] = field(repr=False)
     types: pa.Schema
+    given: pa.Schema | None = field(default=None, compare=False, repr=False)
     blocks: Blocks | None = None
     in_place: bool = False
 
@@ -79,6 +81,11 @@ class FromMemory(DealtSource):
     def describe(self) -> str:
         """Returns rows and columns as one line."""
         return f"from_arrow({self.count_rows(()):,} rows, {len(self.types)} columns in memory)"
+
+    @property
+    def stored_schema(self) -> pa.Schema | None:
+        """The schema as the user gave it."""
+        return self.given
 
     def foresee(self, names: Sequence[Names]) -> Names:
         """Returns the names of its columns."""
@@ -235,7 +242,7 @@ def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMe
     except (SchemaError, DataError) as error:
         error.locate(operator="from_arrow")
         raise
-    return FromMemory(batches=kept, types=types)
+    return FromMemory(batches=kept, types=types, given=schema)
 
 
 def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch]) -> bool:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
-from arrowflow.errors import SchemaError, SourceError
+from arrowflow.errors import SourceError
 from arrowflow.formats import (
     FORMATS,
     ColumnStatistics,
@@ -559,12 +559,6 @@ def test_file_that_changes_after_its_footer(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(SourceError, match="removed after it was listed") as caught:
         read_split(PARQUET, store, footer, footer.splits[1], footer.schema)
     assert caught.value.row_group == 1
-
-
-def test_names_that_occur_twice(tmp_path: Path) -> None:
-    data = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    with pytest.raises(SchemaError, match=r"several called \['a'\]"):
-        read_all(PARQUET, write(tmp_path / "x.parquet", data))
 
 
 def test_columns_of_different_length(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -27,7 +27,7 @@ from arrowflow.errors import PlanError, SchemaError, SourceError
 from arrowflow.formats import FORMATS
 from arrowflow.formats.text import blocks
 from arrowflow.formats.text.csv import CsvFormat
-from arrowflow.formats.text.scan import CsvLines
+from arrowflow.formats.text.csv_lines import CsvLines
 from arrowflow.storage import Store
 from arrowflow.testing import assert_same_batches, batches_of, check_dataset
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
@@ -353,7 +353,7 @@ def test_inferred_types(tmp_path: Path) -> None:
         "date32[day]",
         "timestamp[s]",
         "string",
-        "string",
+        "null",
     ]
 
 

@@ -255,7 +255,7 @@ BAD: dict[str, tuple[bytes, type[Exception], str]] = {
     "an empty array": (b"[]", SourceError, "no rows.*pass schema="),
     "cut off": (b'{"a": 1}\n{"a"', SourceError, "row 2"),
     "two on a line": (b'{"a": 1} {"a": 2}\n', SourceError, "expected 1 rows behind row 0.* found 2"),
-    "one on two lines": (b'{"a":\n 1}\n', SourceError, "row 1"),
+    "one on two lines, the next on one": (b'{"a"\n: 1}\n{"a": 1}\n', SourceError, "row 1"),
     "no object": (b'{"a": 1}\n3\n', SchemaError, "from object to number in row 2"),
     "a key twice": (b'{"a": 1, "a": 2}\n', SourceError, "twice in row 1"),
     "no UTF-8": (b'{"a": "\xff"}\n', SourceError, "UTF8"),
@@ -405,3 +405,117 @@ def test_levels_that_are_few_enough(tmp_path: Path) -> None:
             refused_text = "nested deeper"
             with pytest.raises(SourceError, match=refused_text):
                 af.read_json(path).to_table()
+
+
+# ------------------------------------------------------------------------------------- objects over several lines
+
+
+@pytest.mark.parametrize("block_bytes", BLOCKS)
+@pytest.mark.parametrize("indent", [1, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_objects_over_several_lines(tmp_path: Path, kind: str, indent: int, block_bytes: int) -> None:
+    text = "\n".join(json.dumps(each, indent=indent) for each in OBJECTS)
+    path = write(tmp_path, text.encode(), "a.json")
+    assert read_all(JsonFormat(block_bytes=block_bytes), path, kind=kind).equals(TABLE)
+
+
+def test_objects_over_several_lines_resume_and_leave_bad_ones_out(tmp_path: Path) -> None:
+    objects = [{"x": number, "t": "} {\n"} for number in range(9)]
+    path = write(tmp_path, "\n".join(json.dumps(each, indent=1) for each in objects).encode(), "a.json")
+    check_dataset(lambda: af.read_json(path, block_bytes=40).batch(2))
+    bad = path.read_bytes().replace(b'"x": 4', b'"x": "4"')
+    kept = af.read_json(write(tmp_path, bad, "b.json"), on_error="skip").to_table()
+    assert kept.to_pylist() == [each for each in objects if each["x"] != 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{\n"x": 1\n}\n{\n"x":', "the file is malformed"),
+        ('{\n"x": 1\n}\n' * 9_000 + '{\n"x":', "the last object has no `}`"),
+        ('{\n"x": 1\n}\n' * 9_000 + '}\n{"x": 2}\n', "the bracket at byte 99000 closes nothing"),
+        ('{"x": 1\n{"x": 2}\n', "row 1; the file is malformed"),
+        ('{"x": 1},\n{"x": 2},\n', "the file is malformed"),
+        ("[1, 2]", "from object to number in row 1; rows are objects"),
+        ("7\n", "from object to number in row 1; rows are objects"),
+    ],
+)
+def test_other_shapes_are_told(tmp_path: Path, text: str, why: str) -> None:
+    refused(lambda: af.read_json(write(tmp_path, text.encode(), "a.json")), af.ArrowflowError, why)
+
+
+# ------------------------------------------------------------------------------------------ values of several kinds
+
+MIXED = (
+    '{"id": "a", "in": {"n": 1, "l": [1, "x", null, {"q": [1.50]}]}}',
+    '{"id": 1, "in": {"n": "y"}}',
+    '{"id": null}',
+    "{}",
+    '{"id": {"é": [1.0, "\\"\\\\"]}, "in": {"n": {}}, "other": 12345678901234567890}',
+    '{"id": true, "in": null}',
+)
+ANY = pa.schema({"id": pa.string(), "in": pa.struct({"n": pa.string(), "l": pa.list_(pa.string())})})
+
+
+@pytest.mark.parametrize("block_bytes", BLOCKS)
+@pytest.mark.parametrize("shape", ["lines", "array", "objects"])
+def test_values_of_any_kind_come_as_their_text(tmp_path: Path, shape: str, block_bytes: int) -> None:
+    text = "\n".join(MIXED)
+    if shape == "array":
+        text = f"[{','.join(MIXED)}]"
+    elif shape == "objects":
+        text = "\n".join(each.replace("{", "{\n", 1) for each in MIXED)
+    found = af.read_json(write(tmp_path, text.encode(), "a.json"), schema=ANY, block_bytes=block_bytes)
+    assert found.to_table().to_pydict() == {
+        "id": ["a", "1", None, None, '{"é": [1.0, "\\"\\\\"]}', "true"],
+        "in": [
+            {"n": "1", "l": ["1", "x", None, '{"q": [1.50]}']},
+            {"n": "y", "l": None},
+            None,
+            None,
+            {"n": "{}", "l": None},
+            None,
+        ],
+    }
+    check_dataset(lambda: found.batch(1))
+    skipping = af.read_json(tmp_path / "a.json", schema=ANY, on_error="skip", block_bytes=block_bytes)
+    assert skipping.to_table().equals(found.to_table())
+
+
+def test_types_that_are_inferred_take_one_kind(tmp_path: Path) -> None:
+    path = write(tmp_path, b'{"id": "a"}\n{"id": 1}\n', "a.json")
+    advice = r"column of|from string to number in row 2; .* pa.string\(\) takes values of any kind"
+    refused(lambda: af.read_json(path), SchemaError, advice)
+    assert af.read_json(path, schema={"id": pa.string()}).to_table().to_pydict() == {"id": ["a", "1"]}
+    assert af.read_json(path, on_error="skip").to_table().to_pydict() == {"id": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "more", ['{"id": 1', '{"id": 1 2}', '{"id": "x}', '{"id" 1}', "{\"id\": '1'}", '{"id": 1, "id": 2}']
+)
+def test_values_of_any_kind_beside_malformed_ones(tmp_path: Path, more: str) -> None:
+    path = write(tmp_path, f'{{"id": "a"}}\n{{"id": 1}}\n{more}\n'.encode(), "a.json")
+    schema = {"id": pa.string()}
+    refused(lambda: af.read_json(path, schema=schema), SourceError, "row 3|truncated")
+    assert af.read_json(path, schema=schema, on_error="skip").to_table().to_pydict() == {"id": ["a", "1"]}
+
+
+# ------------------------------------------------------------------------------------- columns without a value
+
+
+@pytest.mark.parametrize("shape", ["lines", "array"])
+def test_columns_that_are_empty_for_a_long_time(tmp_path: Path, shape: str) -> None:
+    objects = ['{"a": 123456789, "b": null, "c": [], "d": {}, "e": [{"f": null}]}'] * 30_000
+    objects.append('{"a": 1, "b": 7, "c": ["x"], "d": {"g": 1.5}, "e": [{"f": true}]}')
+    text = "\n".join(objects) if shape == "lines" else f"[{','.join(objects)}]"
+    found = af.read_json(write(tmp_path, text.encode(), "a.json"))
+    assert found.schema == pa.schema(
+        {
+            "a": pa.int64(),
+            "b": pa.int64(),
+            "c": pa.list_(pa.string()),
+            "d": pa.struct({"g": pa.float64()}),
+            "e": pa.list_(pa.struct({"f": pa.bool_()})),
+        }
+    )
+    assert found.skip(30_000).to_table().to_pylist() == [json.loads(objects[-1])]

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import DataError, PlanError, SchemaError
+from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats.capabilities import Untyped
 from arrowflow.formats.protocol import Footer, Format, MayMatch, reading
@@ -366,3 +366,10 @@ def described(partitions: Partitions | None) -> Mapping[str, Any]:
         "partitions": [[field.name, str(field.type)] for field in partitions.schema],
         "folders": list(partitions.texts),
     }
+
+
+def check_partitioning(operator: str, partitioning: Any) -> str | None:
+    """Returns the argument, or raises `PlanError`."""
+    if partitioning not in ("auto", "hive", None):
+        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
+    return None if partitioning is None else str(partitioning)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, Policy
-from arrowflow.errors import PlanError, SchemaError, shown
+from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr import Expr
 from arrowflow.formats import Footer, Format, arguments, match, reader_of
 from arrowflow.formats.capabilities import (
@@ -36,9 +36,11 @@ from arrowflow.formats.capabilities import (
     StoredDecimals,
     StructFields,
     Untyped,
+    all_columns,
+    first_footer,
     with_fields_only,
 )
-from arrowflow.formats.protocol import check_unchanged, reading
+from arrowflow.formats.protocol import check_repeated
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_added, files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
@@ -70,9 +72,12 @@ class Read(Operator):
         target: The `schema=` that files are cast to, or None for the first file's.
         num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
         policy: What becomes of bad rows; once bound, as the pipeline says.
+        missing_columns: `"null"` where a file may lack columns of others, else `"error"`.
+        picks: Whether the user picks columns by name.
         store: Bound: the file system.
         files: Bound: the files, sorted.
         partitions: Bound: the columns that the names of folders give.
+        columns_of_all: Bound: the columns of all files, where one may lack those of others.
         first: Bound: the first file's footer; for a format without types, the footer after its first splits.
         columns: Names of the columns to read, or None for all. Set by a rule.
         predicates: Conditions that rows must meet to be of use; they only prune splits. Set by a rule.
@@ -97,11 +102,14 @@ class Read(Operator):
     partitioning: str | None = None
     target: pa.Schema | None = None
     num_parallel_calls: int | None = None
+    missing_columns: str = "error"
     policy: Policy = BY_OPTIONS
+    picks: bool = field(default=False, compare=False)
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)
     partitions: Partitions | None = field(default=None, compare=False)
     first: Footer | None = field(default=None, compare=False)
+    columns_of_all: pa.Schema | None = field(default=None, compare=False)
     columns: tuple[str, ...] | None = None
     predicates: tuple[Expr, ...] = ()
     rows: tuple[int, int | None] = (0, None)
@@ -123,6 +131,8 @@ class Read(Operator):
         """Returns the format and, once bound, a digest of the files by relative path and size."""
         sources = [[file.relative, file.size] for file in self.files]
         own = {**arguments(self.format), **described(self.partitions), **self.policy.arguments()}
+        if self.missing_columns != "error":
+            own["missing_columns"] = self.missing_columns
         return {"format": self.format.name, **own, "files": len(sources), "sources": sources}
 
     def change_since(self, arguments: Mapping[str, Any]) -> Change | None:
@@ -134,7 +144,7 @@ class Read(Operator):
         assert self.store is not None
         own = {**Operator.identity(self), **files_identity(self.store, self.files), "schema": self.schema}
         own["folders"] = self.partitions and (self.partitions.values, self.partitions.numbers)
-        del own["paths"], own["filesystem"], own["arguments"]["sources"]
+        del own["paths"], own["filesystem"], own["missing_columns"], own["arguments"]["sources"]
         return own
 
     def describe(self) -> str:
@@ -172,21 +182,24 @@ class Read(Operator):
             target = without(target, folders)
         if isinstance(format, Untyped) and target is not None:
             format = format.typed(target)
-        with reading(self.operator, files[0]):
-            first = (format.footer_sample if isinstance(format, Untyped) else format.footer)(store, files[0])
-            check_unchanged(files[0])
+        first = first_footer(self.operator, format, store, files)
+        if target is None and not self.picks:
+            check_repeated(format, first, self.operator)
         if folders is not None:
             is_auto = self.partitioning == "auto"
             if is_auto and folders.held(format, store, first, self.operator) == folders.names:
                 return replace(self, partitioning=None).bind(inputs, context)
             folders.check(format, store, first, self.operator)
-        if not merged(first.schema, folders).names:
+        if not merged(first.schema, folders).names and self.missing_columns == "error":
             raise SchemaError(
                 "the file has no columns, and rows without columns cannot be counted; pass schema= with those to "
                 "read, or leave the file out"
             ).locate(operator=self.operator, file=first.file.path)
+        of_all = None
+        if target is None and self.missing_columns == "null":
+            of_all = all_columns(self.operator, format, store, first, files)
         if isinstance(format, Untyped) and target is None:
-            format = format.typed(first.schema)
+            format = format.typed(of_all or first.schema, is_inferred=True)
         bound = replace(
             self,
             format=format,
@@ -195,12 +208,18 @@ class Read(Operator):
             files=files,
             partitions=folders,
             first=first,
+            columns_of_all=of_all,
             counts=FileRows(self.operator, format, store, files, policy),
             hints=Hints(),
         )
         if target is not None:
             match(target, first, widen=True, operator=self.operator)
         return bound.on()
+
+    @property
+    def stored_schema(self) -> pa.Schema | None:
+        """The schema of the first file as it has it."""
+        return None if self.first is None else self.first.stored
 
     def foresee(self, names: Sequence[Names]) -> Names | None:
         """Returns the names of its columns, if they were given."""
@@ -214,10 +233,15 @@ class Read(Operator):
         wanted = frozenset(self.columns)
         return pa.schema([field for field in schema if field.name in wanted])
 
+    @property
+    def leniency(self) -> Mapping[str, bool]:
+        """Returns which files fit its columns, as arguments of `match`."""
+        return {"widen": self.target is not None, "may_lack": self.columns_of_all is not None}
+
     def all_columns(self) -> pa.Schema:
         """Returns all columns that can be read, wanted or not."""
         assert self.first is not None
-        return merged(self.first.schema if self.target is None else self.target, self.partitions)
+        return merged(self.target or self.columns_of_all or self.first.schema, self.partitions)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns the rows of all footers: reads each file's footer, but nothing else. Which rows are bad is not known."""
@@ -383,17 +407,3 @@ class Read(Operator):
         if self.stored and not exact and isinstance(format, StoredDecimals):
             format = format.with_stored(self.stored)
         return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format
-
-
-def check_memory_map(operator: str, memory_map: Any) -> bool | None:
-    """Returns the argument, or raises `PlanError`."""
-    if memory_map is not None and not isinstance(memory_map, bool):
-        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
-    return memory_map
-
-
-def check_partitioning(operator: str, partitioning: Any) -> str | None:
-    """Returns the argument, or raises `PlanError`."""
-    if partitioning not in ("auto", "hive", None):
-        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
-    return None if partitioning is None else str(partitioning)

@@ -116,9 +116,9 @@ def _left_out(node: FileScan) -> tuple[str, ...]:
 
 
 def _only_maps(node: FileScan, names: Sequence[str]) -> bool:
-    """Whether reading makes views and nothing else; files may have other types than `schema=`, which are cast."""
+    """Whether reading makes views and nothing else; columns of other types are cast, and absent ones made."""
     format = node.format
-    if node.target is not None or not isinstance(format, InPlaceFormat):
+    if any(node.leniency.values()) or not isinstance(format, InPlaceFormat):
         return False
     assert node.store is not None and node.first is not None
     return format.only_maps(node.store, node.first, names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -56,8 +56,8 @@ class FileScan(Protocol):
         """The columns that the node yields."""
 
     @property
-    def target(self) -> pa.Schema | None:
-        """The `schema=` of the user, if given."""
+    def leniency(self) -> Mapping[str, bool]:
+        """Which files fit its columns, as arguments of `match`."""
 
     @property
     def store(self) -> Store | None:
@@ -231,7 +231,7 @@ class FooterSource(SourceKernel):
         known = number == 0 and knows_footer(node.first, node.format, self._store)
         footer = node.first if known else None
         footer = footer or footer_of(node.operator, node.format, store, node.files[number])
-        match(self._expected, footer, widen=node.target is not None, operator=node.operator)
+        match(self._expected, footer, operator=node.operator, **node.leniency)
         if node.partitions is not None:
             node.partitions.check(node.format, store, footer, node.operator)
         self._shared[number] = footer

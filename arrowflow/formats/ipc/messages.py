@@ -1,0 +1,149 @@
+"""The messages of Arrow IPC: the footer of a file lists them, and a walk from header to header finds those of a stream."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from arrowflow.errors import SourceError
+from arrowflow.formats.ipc.checks import check_blocks
+from arrowflow.formats.ipc.metadata import (
+    CONTINUATION,
+    DICTIONARY,
+    RECORD_BATCH,
+    Block,
+    dictionary_of,
+    locate_message,
+    parse_footer,
+)
+from arrowflow.storage import File, Store
+
+_WINDOW_BYTES: Final = 256 << 10
+"""Bytes read at a time: they hold many headers of small batches, and take 25 µs where batches are large."""
+
+TRAILER_BYTES: Final = 10
+"""The bytes after the footer of a file: its length, and `ARROW1`."""
+
+_HEAD_OFFSET: Final = 8
+_PREFIX: Final = struct.Struct("<II")
+_SCHEMA: Final = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """The messages of a file or stream.
+
+    Attributes:
+        head: The schema message, with which a stream starts.
+        dictionaries: All dictionaries.
+        batches: All record batches.
+        needed: The dictionaries that each record batch needs, in their order; a stream may replace them and add to them.
+    """
+
+    head: pa.Buffer
+    dictionaries: tuple[Block, ...]
+    batches: tuple[Block, ...]
+    needed: tuple[tuple[Block, ...], ...]
+
+
+def listed(store: Store, file: File, start: int, tail: pa.Buffer) -> Messages:
+    """Returns the messages that the footer of a file lists, which starts at a byte."""
+    dictionaries, blocks = parse_footer(memoryview(tail)[:-TRAILER_BYTES])
+    check_blocks([*dictionaries, *blocks], file)
+    first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
+    head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
+    needed = (tuple(dictionaries),) * len(blocks)
+    return Messages(head, tuple(dictionaries), tuple(blocks), needed)
+
+
+def walk(store: Store, file: File) -> Messages:
+    """Returns the messages of a stream.
+
+    Raises:
+        SourceError: The file is truncated, or no stream.
+    """
+    head: pa.Buffer | None = None
+    known: dict[int, tuple[Block, ...]] = {}  # those of each dictionary that count from here on
+    dictionaries: list[Block] = []
+    batches: list[Block] = []
+    needed: list[tuple[Block, ...]] = []
+    latest: tuple[Block, ...] = ()
+    for kind, block, metadata in _messages(store, file):
+        if head is None:
+            if kind != _SCHEMA:
+                raise SourceError(_no_stream(store, file))
+            head = store.fetch(file, [(0, block.range[1])])[0]
+        elif kind == DICTIONARY:
+            number, is_delta = dictionary_of(metadata)
+            known[number] = (*known.get(number, ()), block) if is_delta else (block,)
+            dictionaries.append(block)
+            latest = tuple(sorted(each for blocks in known.values() for each in blocks))
+        elif kind == RECORD_BATCH:
+            batches.append(block)
+            needed.append(latest)
+        else:
+            raise SourceError(
+                f"the stream has a message of kind {kind} at byte {block.offset}, which is no batch"
+            )
+    if head is None:
+        raise SourceError(_no_stream(store, file))
+    check_blocks([*dictionaries, *batches], file)
+    return Messages(head, tuple(dictionaries), tuple(batches), tuple(needed))
+
+
+def _messages(store: Store, file: File) -> Iterator[tuple[int, Block, memoryview]]:
+    window = _Window(store, file)
+    place = 0
+    while place + _PREFIX.size <= file.size:
+        mark, length = _PREFIX.unpack(window.bytes(place, _PREFIX.size))
+        start = place + _PREFIX.size
+        if mark != CONTINUATION:  # as before Arrow 0.15
+            start, length = place + 4, mark
+        if length == 0:
+            return
+        if start + length > file.size:
+            raise SourceError(_cut(place, start + length, file) if place else _no_stream(store, file))
+        metadata = window.bytes(start, length)
+        try:
+            message = locate_message(metadata)
+        except ValueError as error:
+            raise SourceError(
+                f"the message at byte {place} is corrupt: {error}; write the file anew"
+            ) from error
+        block = Block(place, start + length - place, message.body_bytes)
+        if message.body_bytes < 0 or block.range[1] > file.size:
+            raise SourceError(_cut(place, block.range[1], file))
+        yield message.kind, block, metadata
+        place = block.range[1]
+
+
+def _cut(place: int, end: int, file: File) -> str:
+    return f"the message at byte {place} ends at byte {end}, and the stream has {file.size}: it is truncated; write it anew"
+
+
+def _no_stream(store: Store, file: File) -> str:
+    start = store.fetch(file, [(0, min(file.size, 8))])[0].to_pybytes() if file.size else b""
+    return (
+        "expected an Arrow IPC file, which ends with b'ARROW1', or a stream, which starts with a schema; found "
+        f"{file.size} bytes that start with {start!r}"
+    )
+
+
+class _Window:
+    """Bytes of a file, read in order."""
+
+    def __init__(self, store: Store, file: File) -> None:
+        self._store, self._file = store, file
+        self._start, self._data = 0, memoryview(b"")
+
+    def bytes(self, start: int, size: int) -> memoryview:
+        """Returns some bytes."""
+        if not self._start <= start or start + size > self._start + len(self._data):
+            stop = min(self._file.size, start + max(size, _WINDOW_BYTES))
+            self._start = start
+            self._data = memoryview(self._store.fetch(self._file, [(start, stop)])[0]).cast("B")
+        return self._data[start - self._start :][:size]

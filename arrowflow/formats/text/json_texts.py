@@ -1,0 +1,142 @@
+"""Values of any kind in columns of texts: JSON text in quotes, which pyarrow then reads as texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from typing import Final
+
+import pyarrow as pa
+
+_BLANKS: Final = re.compile(r"[ \t\n\r]*")
+_STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_VALUE: Final = re.compile(rf"{_STRING}|[^\s,:\[\]{{}}\"]+", re.DOTALL)
+_BRACKETS: Final = re.compile(rf"{_STRING}|([\[{{])|[\]}}]", re.DOTALL)
+_SCALAR: Final = re.compile(
+    r"true|false|-?(?:NaN|Inf|Infinity|(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
+)
+"""Lexers that take all that pyarrow takes, and more; of what is malformed pyarrow tells."""
+
+
+def as_texts(data: pa.Buffer, types: pa.Schema) -> pa.Buffer:
+    """Returns objects with the JSON text of each value that is no text where a column wants one, up to a malformed one.
+
+    Args:
+        data: Objects, one after the other.
+        types: The types of the columns; those of lists and structs say the types of what is in them.
+
+    Example:
+        >>> types = pa.schema({"x": pa.string()})
+        >>> as_texts(pa.py_buffer(b'{"x": [1, null], "y": 2} {"x": "a"}'), types).to_pybytes()
+        b'{"x": "[1, null]", "y": 2} {"x": "a"}'
+    """
+    text = _Text(data.to_pybytes().decode("utf-8", "surrogateescape"))
+    with suppress(ValueError, IndexError):  # pyarrow tells of them
+        text.rewrite(pa.struct(list(types)))
+    return pa.py_buffer(text.whole().encode("utf-8", "surrogateescape"))
+
+
+class _Text:
+    """Objects, and what becomes of them."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._parts: list[str] = []
+        self._done = 0
+
+    def whole(self) -> str:
+        """Returns all of the text, as far as it was rewritten."""
+        return "".join([*self._parts, self._text[self._done :]])
+
+    def rewrite(self, type: pa.StructType) -> None:
+        """Goes through objects of a type once."""
+        fields = {field.name: field.type for field in type.fields}
+        place = self._shown(0)
+        while place < len(self._text):
+            is_object = self._text[place] == "{"
+            place = self._shown(self._object(place, fields) if is_object else self._skip(place))
+
+    def _value(self, start: int, type: pa.DataType | None) -> int:
+        """Returns the place behind a value."""
+        first = self._text[start]
+        if type is None:
+            return self._skip(start)
+        if pa.types.is_struct(type) and first == "{":
+            return self._object(start, {field.name: field.type for field in type.fields})
+        if _is_list(type) and first == "[":
+            return self._array(start, type.value_type)
+        stop = self._skip(start)
+        if _is_text(type) and first != '"' and self._text[start:stop] != "null":
+            self._expect_scalar(start, stop)
+            self._parts += [
+                self._text[self._done : start],
+                json.dumps(self._text[start:stop], ensure_ascii=False),
+            ]
+            self._done = stop
+        return stop
+
+    def _object(self, start: int, types: dict[str, pa.DataType]) -> int:
+        place = self._shown(start + 1)
+        if self._text[place] == "}":
+            return place + 1
+        while True:
+            self._expect(place, '"')
+            stop = self._skip(place)
+            key, stop = self._key(place, stop), self._shown(stop)
+            self._expect(stop, ":")
+            place = self._shown(self._value(self._shown(stop + 1), types.get(key)))
+            if self._text[place] == "}":
+                return place + 1
+            self._expect(place, ",")
+            place = self._shown(place + 1)
+
+    def _array(self, start: int, type: pa.DataType) -> int:
+        place = self._shown(start + 1)
+        if self._text[place] == "]":
+            return place + 1
+        while True:
+            place = self._shown(self._value(place, type))
+            if self._text[place] == "]":
+                return place + 1
+            self._expect(place, ",")
+            place = self._shown(place + 1)
+
+    def _shown(self, place: int) -> int:
+        """Returns the first place from one on that is not blank."""
+        return _BLANKS.match(self._text, place).end()  # type: ignore[union-attr]  # it also matches no text
+
+    def _key(self, start: int, stop: int) -> str:
+        text = self._text[start:stop]
+        return str(json.loads(text, strict=False)) if "\\" in text else text[1:-1]
+
+    def _skip(self, start: int) -> int:
+        """Returns the place behind a value."""
+        if self._text[start] not in "[{":
+            found = _VALUE.match(self._text, start)
+            if found is None:
+                raise ValueError(start)
+            return found.end()
+        depth = 0
+        for found in _BRACKETS.finditer(self._text, start):
+            if found[0][0] != '"':
+                depth += 1 if found[1] else -1
+                if depth == 0:
+                    return found.end()
+        raise ValueError(start)
+
+    def _expect_scalar(self, start: int, stop: int) -> None:
+        if self._text[start] not in "[{" and _SCALAR.fullmatch(self._text, start, stop) is None:
+            raise ValueError(start)
+
+    def _expect(self, place: int, letter: str) -> None:
+        if self._text[place] != letter:
+            raise ValueError(letter)
+
+
+def _is_list(type: pa.DataType) -> bool:
+    return pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
