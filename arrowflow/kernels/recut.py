@@ -78,6 +78,7 @@ class RecutKernel(CuttingKernel):
             yield self._cut(self._size)
         if self._ends and self._held.rows:
             yield self._cut(self._held.rows)
+        self._held.compact()
 
     def finish(self) -> Iterator[Item]:
         """Yields what is left of the split."""
