@@ -351,13 +351,13 @@ class Stepper(Engine):
             self.finish(running)
 
     def _await_item(self) -> Item | None:
-        while not (self.root_out.out or self.root_out.ended):
+        while not (self.consumer._taken or self.root_out.out or self.root_out.ended):
             running = self.begin(waited_for=True)
             if running is None:
                 break
             self.finish(running)
         with self.lock:
-            assert self.root_out.out or self.root_out.ended, (
+            assert self.consumer._taken or self.root_out.out or self.root_out.ended, (
                 "a deadlock: nothing can run, and the consumer waits"
             )
         return super()._await_item()
