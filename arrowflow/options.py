@@ -68,9 +68,11 @@ class Options(Settings):
             process may use, which live pipelines share.
         ram_budget: Bytes (a number, or a text like `"512MiB"`) that the pipeline may hold in queues, work in flight,
             windows, reorder buffers and memory caches. Memory kept for reuse comes on top. It is at most 1/16 of the
-            budget in each operator that makes large columns, plus the reserve of Arrow's allocator. One call at a
-            time may exceed the budget, by its chunk. A `BudgetError` names the budget that a pipeline or a file
-            needs. Default: a quarter of the memory available to the process, which live pipelines share.
+            budget in each operator that makes large columns, plus the reserve of Arrow's allocator. Your own tables
+            and arrays do not count. One call at a time may exceed the budget, by the chunk that it makes and the one
+            that it makes it of. A function's calls are foreseen from its results so far. Where rows suddenly become
+            more than twice as large, the calls that are under way exceed the budget together. A `BudgetError` names the
+            budget that a pipeline or a file needs. Default: a quarter of the memory available to the process, which live pipelines share.
         deterministic: Whether rows come in one exact order. With False rows come as they are ready; those of one row
             group keep their order. A state goes on with every row that did not come, and with no other. Default: True.
         seed: The seed from which operators without a seed of their own derive theirs. Default: 0.

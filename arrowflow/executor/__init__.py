@@ -14,17 +14,23 @@ Success
     d. A call is the *head of its line* if its stage has nothing else: no call that runs or waits for its turn, and no
        chunk that waits for the next stage. In place of (b) and (c) it only has to fit the whole budget.
     e. The head is *needed* if the consumer has no item, and each stage between the two is idle and waits for the stage
-       before it. (A boundary waits for the input that it wants next.) The needed head may go beyond the
-       budget. So some call can always start: a full ledger is back-pressure and never a deadlock. And only one call at
-       a time, with the chunk that it works on, goes beyond the budget.
+       before it. (A boundary waits for the input that it wants next.) The needed head may go beyond the budget, if all
+       else that the run holds is within the budget, without the chunk that the call works on. Otherwise the head waits
+       until the consumer is in `next()`: it may hold rows of the chunk before. Then the head starts in any case. So some
+       call can always start: a full ledger is back-pressure and never a deadlock.
     f. A serial stage takes its input's chunks over. So it waits for room in its share while anything that it put out is
-       still there.
-    g. Nothing is known of a user function's first call. Such a call starts ahead of need only where much is free, and
-       leaves no room for others while it runs (see `stages.sizes`).
+       still there. If its calls make chunks, they are bound by (c) to (e), too.
+    g. Nothing is known of a function's first call. Such a call starts ahead of need only where much is free, and leaves
+       no room for others while it runs. With each result that was foreseen, more calls run beside each other. Room is
+       left for results twice as large as the ones before foretell (see `stages.sizes`).
     h. Some boundaries keep rows back of each input. Such an input leaves room for the rows that the others will be asked
        for. If one more chunk would exceed a budget that a boundary's kept rows use up, the run ends with a
        `BudgetError` that names a budget.
     i. In the first run of a pipeline, calls that wait ask for few bytes beside each other, and for more as bytes come.
+    j. So the ledger's peak is the budget, and the largest call: the chunk that it makes, its scratch, and the chunks that
+       its input stands on. Two things come on top. Of operators whose chunks exceed the budget each, one of each is
+       there. And calls in flight may make more than twice of that which all calls before foretold, as where rows grow
+       from one file to the next.
  4. The consumer's thread runs the last serial kernel (slicing batches) and the consumer's own code. If the consumer
     comes back at once, and all that is left is known to be cheap, its thread runs every call (see `consumer`).
  5. A call that computes takes a token of the CPU budget, serial calls too. A call that waits takes none, nor does a

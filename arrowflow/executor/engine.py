@@ -15,6 +15,7 @@ from arrowflow.clock import Clock
 from arrowflow.errors import ArrowflowError, ClosedError, said
 from arrowflow.executor.consumer import Consumer
 from arrowflow.executor.failure import is_interrupt
+from arrowflow.executor.host import ConsumerState
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.limits import INTERRUPTED_KILLED_SECONDS, INTERRUPTED_SECONDS, KILLED_SECONDS
 from arrowflow.executor.process_exit import check_process, register, rest_at_exit
@@ -140,6 +141,11 @@ class Engine:
     def changed(self, stream: StreamView) -> None:
         """Notes a change of a stream that no call of it made: it may go on, and others may go on or have to end."""
         self.pool.ready.note(cast(Stream, stream))
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the consumer is in `next()`, and has nothing left of what it took before."""
+        return self.consumer.state in (ConsumerState.TAKING, ConsumerState.WAITING)
 
     def close_later(self, operators: tuple[str, ...], iterator: Any) -> None:
         """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""

@@ -62,18 +62,15 @@ class Ledger:
         budget: Bytes that may be used.
         used: Bytes charged or reserved now.
         peak: The most that was ever used.
-        lent: Bytes of those charged that the run did not make, like those of a user's table.
         spared: Bytes that calls may come to use, whose sizes nobody knows: not used, and not free.
     """
 
     __slots__ = (
         "_claims",
         "_kept",
-        "_lent",
         "_released",
         "_sizes",
         "budget",
-        "lent",
         "peak",
         "spared",
         "used",
@@ -83,10 +80,10 @@ class Ledger:
         self.budget = budget
         self.used = 0
         self.peak = 0
-        self.lent = self.spared = 0
-        self._sizes: dict[int, int] = {}  # bytes by address, of all buffers that a ticket claims
+        self.spared = 0
+        # Bytes by address, of all buffers that a ticket claims: 0 for those that the run did not make.
+        self._sizes: dict[int, int] = {}
         self._claims: dict[int, int] = {}  # tickets by address, of buffers that several tickets claim
-        self._lent: set[int] = set()
         self._kept: list[Mapping[int, int]] = []
         self._released: Released = deque()
 
@@ -106,7 +103,10 @@ class Ledger:
         self.used -= num_bytes
 
     def charge(self, buffers: Buffers, *, lent: bool = False) -> Ticket:
-        """Counts each buffer that is not counted yet, and returns the claim on all of them."""
+        """Counts each buffer that is not counted yet, and returns the claim on all of them.
+
+        Buffers that are lent, like those of a user's table, are there without the run as well: they count nothing.
+        """
         if self._released:
             # Before looking addresses up: a freed buffer's address may already be another buffer's.
             self.drain()
@@ -114,13 +114,11 @@ class Ledger:
         if self._kept:
             found = {address: size for address, size in found.items() if not self._keeps(address)}
         new = self._claim(found)
+        if lent:
+            new = dict.fromkeys(new, 0)
         self._sizes.update(new)
         added = sum(new.values())
-        self.used += added
-        self.peak = max(self.peak, self.used)
-        if lent:
-            self.lent += added
-            self._lent.update(new)
+        self.reserve(added)
         return Ticket(tuple(found), added, self._released)
 
     def _claim(self, buffers: Mapping[int, int]) -> Mapping[int, int]:
@@ -131,10 +129,9 @@ class Ledger:
         return {address: buffers[address] for address in buffers.keys() - known} if known else buffers
 
     def made_bytes(self, ticket: Any) -> int:
-        """Returns the bytes of a ticket, or of a collection of tickets, that are held and were not lent."""
-        if isinstance(ticket, Ticket):
-            return sum(self._sizes.get(key, 0) for key in ticket.keys if key not in self._lent)
-        return sum(map(self.made_bytes, ticket)) if isinstance(ticket, Iterable) else 0
+        """Returns the bytes that a ticket, or a collection of tickets, keeps alive."""
+        keys = {key for each in _tickets(ticket) if isinstance(each, Ticket) for key in each.keys}
+        return sum(self._sizes.get(key, 0) for key in keys)
 
     def keep(self, buffers: Mapping[int, int]) -> Ticket:
         """Counts buffers, bytes by address, all at once, and returns the claim on them. The mapping must not change."""
@@ -161,11 +158,7 @@ class Ledger:
             for address in keys:
                 claims = self._claims.get(address) if self._claims else None
                 if claims is None:
-                    size = self._sizes.pop(address)
-                    self.used -= size
-                    if address in self._lent:
-                        self._lent.discard(address)
-                        self.lent -= size
+                    self.used -= self._sizes.pop(address)
                 elif claims == 2:
                     del self._claims[address]
                 else:
@@ -173,7 +166,14 @@ class Ledger:
 
 
 def ticket_bytes(ticket: Any) -> int:
-    """Returns the bytes that a ticket, or a collection of tickets, was charged with."""
-    if isinstance(ticket, Ticket | BorrowedTicket):
+    """Returns the bytes that a ticket, or a collection of tickets, was charged with: those of each ticket once."""
+    if isinstance(ticket, Ticket):
         return ticket.num_bytes
-    return sum(map(ticket_bytes, ticket)) if isinstance(ticket, Iterable) else 0
+    return sum(each.num_bytes for each in _tickets(ticket))
+
+
+def _tickets(ticket: Any) -> set[Ticket | BorrowedTicket]:
+    """Returns the claims of an item: slices of one chunk stand on one."""
+    if isinstance(ticket, Iterable):
+        return {each for some in ticket for each in _tickets(some)}
+    return set() if ticket is None else {ticket}

@@ -93,10 +93,14 @@ WAITED_GROWTH: Final = 4
 """More bytes that they may ask for, as a multiple of those that have come."""
 
 UNTOLD_BYTES: Final = 64 << 20
-"""A user function's first call starts ahead of need only where this many bytes are free: it may make anything."""
+"""A function's first call starts ahead of need only where this many bytes are free, or the budget: it may make anything.
+After each result that was foreseen, half of them do."""
 
 UNTOLD_GROWTH: Final = 64
 """The same, as a multiple of the call's input."""
+
+SURPRISE_GROWTH: Final = 2
+"""Room for a call's result, as a multiple of what the results before it tell: the largest by rows, all of them by bytes."""
 
 BUDGET_MARGIN: Final = 2.0
 """The budget that an error names exceeds the known need by this factor: rows that come later may be wider."""

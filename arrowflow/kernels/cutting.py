@@ -63,6 +63,7 @@ class CuttingKernel(SerialKernel):
             yield item._replace(position=CutPosition(*self._held.mark(), 0))
         while self._held.rows >= self._size:
             yield self._cut(self._size)
+        self._held.compact()  # the next chunk may come only while this one is still there
 
     def finish(self) -> Iterator[Item]:
         """Yields what is left, unless it is dropped."""

@@ -10,6 +10,9 @@ import pyarrow as pa
 from arrowflow.kernels.items import Item, Slices, Ticket
 from arrowflow.plan.position import Mark, Position
 
+LARGE_BYTES = 1 << 20
+"""A rest of a chunk that takes less may keep the chunk alive: to copy the rest takes 20 µs."""
+
 
 class Held:
     """The rows that an operator keeps back, with the position to come back to. Used by all that do.
@@ -88,8 +91,10 @@ class Held:
 
     def compact(self) -> None:
         """Copies its rows, if they are a small rest of one chunk, so that they do not keep the whole chunk alive."""
-        if len(self._entries) == 1 and 4 * self.rows <= self._entries[0][0].num_rows:
-            chunk, before, start, _, gone = self._entries[0]
+        if len(self._entries) != 1:
+            return
+        chunk, before, start, _, gone = self._entries[0]
+        if 4 * self.rows <= chunk.num_rows and chunk.get_total_buffer_size() >= LARGE_BYTES:
             rest = pa.concat_batches(
                 [chunk.slice(start), chunk.slice(0, 0)]
             )  # two, since one would be a slice

@@ -84,6 +84,7 @@ class RecutKernel(SerialKernel):
             yield self._cut(rows)
         if self._ends and self._held.rows:
             yield self._cut(self._held.rows)
+        self._held.compact()
 
     def finish(self) -> Iterator[Item]:
         """Yields what is left of the split."""

@@ -11,11 +11,13 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.executor import Engine
+from arrowflow.executor.host import ConsumerState
 from arrowflow.executor.stages.base import Stage
 from arrowflow.executor.stages.parallel import Slot
 from arrowflow.executor.workers.worker import Worker
 from arrowflow.kernels.context import Context, StreamHandle
-from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item, Made, Origin, Payload, Task, Ticket
 from arrowflow.kernels.kinds import (
     BoundaryKernel,
     Kernel,
@@ -27,7 +29,7 @@ from arrowflow.kernels.kinds import (
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain, StagePlan
-from arrowflow.physical.tuning import FIRST_CALLS
+from arrowflow.physical.tuning import FIRST_CALLS, StageKey
 from arrowflow.plan.position import Position
 from arrowflow.run import plan_element
 from arrowflow.testing import FakeClock
@@ -277,13 +279,17 @@ class Stepper(Engine):
 
     Attributes:
         largest_bytes: The most that one call reserved, or made.
-        largest_made_bytes: The most that one call made.
-        largest_taken_bytes: The most that the input of one call stands on: of a window, all chunks that it has rows of.
+        largest_call_bytes: The same, with the chunks that the call's input stands on: of a window, all that it has rows of.
+        largest_made_bytes: The most that a call of each stage made.
+        unforeseen_bytes: Bytes that calls of parallel stages, started within the budget, made beyond those that had to be
+            free for them.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.largest_bytes = self.largest_made_bytes = self.largest_taken_bytes = 0
+        self.largest_bytes = self.largest_call_bytes = self.unforeseen_bytes = 0
+        self.largest_made_bytes: dict[StageKey, int] = {}
+        self._within: set[Any] = set()  # calls in flight that did not go beyond the budget
         self.pool.spawn = lambda: None  # type: ignore[method-assign]
         # Its calls take no time at all; still they are the test's to run.
         self.consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
@@ -293,33 +299,48 @@ class Stepper(Engine):
         super().close(interrupted=interrupted)
         self.pool.abandoned.close(Worker(lambda: None, "no worker"))
 
-    def begin(self) -> Running | None:
-        """Starts the call that a free worker would start; None where it would park."""
+    def begin(self, *, waited_for: bool = False) -> Running | None:
+        """Starts the call that a free worker would start; None where it would park.
+
+        Args:
+            waited_for: Whether the consumer is in `next()`.
+        """
         with self.lock:
+            before = self.consumer.state
+            if waited_for:
+                self.consumer.state = ConsumerState.WAITING
             stage = self.pool.pick()
+            self.consumer.state = before
             if stage is None:
                 return None
             worker = Worker(lambda: None, "no worker")
-            return stage, self.pool.begin(stage, worker), worker
+            running = stage, self.pool.begin(stage, worker), worker
+            if self.ledger.fits(0):
+                self._within.add(running[1])
+            return running
 
     def finish(self, running: Running) -> None:
         """Runs a call and completes it."""
         stage, call, worker = running
         with self.lock:
-            reserved = call.estimate.least if isinstance(call, Slot) else 0
-            if isinstance(call, Slot) and isinstance(call.item, Item):
-                taken = self.ledger.made_bytes(call.item.ticket)
-                self.largest_taken_bytes = max(self.largest_taken_bytes, taken)
+            least, most = call.estimate[:2] if isinstance(call, Slot) else (call.reserved, call.reserved)
+            taken = self.ledger.made_bytes(_stands_on(call))
         stage.execute(call)
         with self.lock:
             made = stage.bytes
             self.pool.finish(stage, call, worker, 0.0, 0.0)
-            self.largest_made_bytes = max(self.largest_made_bytes, stage.bytes - made)
-            self.largest_bytes = max(self.largest_bytes, reserved, stage.bytes - made)
+            made = stage.bytes - made
+            self.largest_bytes = max(self.largest_bytes, least, made)
+            self.largest_made_bytes[stage.key] = max(made, self.largest_made_bytes.get(stage.key, 0))
+            if least or made:
+                self.largest_call_bytes = max(self.largest_call_bytes, taken + max(least, made))
+            if isinstance(call, Slot) and call in self._within:
+                self.unforeseen_bytes += max(0, made - most)
+            self._within.discard(call)
 
     def idle(self, flying: list[Running]) -> bool:
-        """Begins a call, which joins those in flight; tells whether nothing can be done any more."""
-        running = self.begin()
+        """Begins a call that the consumer waits for, and it joins those in flight; tells whether nothing can be done."""
+        running = self.begin(waited_for=True)
         if running is not None:
             flying.append(running)
         return not flying and not self.root_out.ended
@@ -330,16 +351,25 @@ class Stepper(Engine):
             self.finish(running)
 
     def _await_item(self) -> Item | None:
-        while not (self.root_out.out or self.root_out.ended):
-            running = self.begin()
+        while not (self.consumer._taken or self.root_out.out or self.root_out.ended):
+            running = self.begin(waited_for=True)
             if running is None:
                 break
             self.finish(running)
         with self.lock:
-            assert self.root_out.out or self.root_out.ended, (
+            assert self.consumer._taken or self.root_out.out or self.root_out.ended, (
                 "a deadlock: nothing can run, and the consumer waits"
             )
         return super()._await_item()
+
+
+def _stands_on(call: Any) -> list[Ticket]:
+    """Returns what the input of a call stands on, with the rows that its kernel keeps back."""
+    if isinstance(call, Slot):
+        return [call.item.ticket] if isinstance(call.item, Item) else []
+    held = getattr(call.kernel, "_held", None)
+    rows = held.tickets() if isinstance(held, Held) else []
+    return [*rows, *(item.ticket for item in call.inbox)]
 
 
 class Hurrying(Stepper):

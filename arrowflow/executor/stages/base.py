@@ -18,7 +18,7 @@ from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
 from arrowflow.executor.processes.kernel import RunProcesses
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.stages.sizes import Sizes
-from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.stage import Chain, StagePlan, stage_key
@@ -64,6 +64,10 @@ class Host(Protocol):
     elsewhere: Elsewhere
     bad_rows: deque[tuple[str, Any, LeftOut]] | None
     slow: list[threading.Thread]
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the consumer is in `next()`, and has nothing left of what it took before."""
 
     def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
         """Returns the limits that all stages of one key share."""
@@ -194,6 +198,17 @@ class Stage(ABC):
                 return False
             stage = following
         return not stage.out
+
+    def _may_exceed(self, taken: Ticket) -> bool:
+        """Whether a call may go beyond the budget: it is needed, and nothing else does, or the consumer waits for it.
+
+        Args:
+            taken: What the call's input stands on.
+        """
+        ledger = self.host.ledger
+        if ledger.fits(-ledger.made_bytes(taken)) or self.host.is_waited_for:
+            return self.needed
+        return False
 
     @abstractmethod
     def is_starved_by(self, source: Stage) -> bool:

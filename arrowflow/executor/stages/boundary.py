@@ -115,7 +115,7 @@ class BoundaryStage(SerialStage):
         if ledger.fits(-NEGLIGIBLE_BYTES) or not wanted.allocates:
             return None
         sizes = [ledger.made_bytes(ticket) for held in kernel.held() for ticket in held.tickets()]
-        used = ledger.used - ledger.lent
+        used = ledger.used
         in_flight = sum(stage.reserved_bytes for stage in wanted.stages)
         if used - in_flight <= ledger.budget + NEGLIGIBLE_BYTES or not any(sizes):
             return None

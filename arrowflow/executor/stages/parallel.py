@@ -137,7 +137,7 @@ class ParallelStage(Stage):
                     head = self._is_head(slot)
                     ahead = self.waiting < self.limits.max_slots
                     estimate = self._estimate_again(slot)
-                    if self._head_room(estimate) if head else ahead and self._room(estimate):
+                    if self._head_room(estimate, slot) if head else ahead and self._room(estimate):
                         self.chosen = (slot, estimate)
                         return True
         if self.upstream is None:
@@ -175,11 +175,15 @@ class ParallelStage(Stage):
                 return False
         return self._fits_beside_others(estimate.most, self.limits.ledger_share)
 
-    def _head_room(self, estimate: Estimate) -> bool:
+    def _head_room(self, estimate: Estimate, slot: Slot | None = None) -> bool:
         """Whether the head of the line may start: it may use all of the budget, and more if nothing goes on else."""
         if self._fits_beside_others(estimate.most, 1.0):
             return True
-        return (self.host.ledger.fits(estimate.most) and self._makes_first()) or self.needed
+        if self.host.ledger.fits(estimate.most) and self._makes_first():
+            return True
+        if self.upstream is None:
+            return self._may_exceed(())
+        return self._may_exceed((self.upstream.out[0] if slot is None else slot.item).ticket)
 
     def _fits_beside_others(self, num_bytes: int, share: float) -> bool:
         """Whether a call fits and leaves room for what the other inputs of a boundary will be asked for."""
@@ -220,21 +224,23 @@ class ParallelStage(Stage):
             task = self.next_task
             if task is None:
                 return NO_BYTES
-            return self.sizes.of_stream() if task.streams else Estimate.known(task.num_bytes)
+            return (
+                self.sizes.of_stream() if task.streams else self.sizes.of_told(task.num_bytes, task.num_bytes)
+            )
         item = self.upstream.out[0]
         rows = item.chunk.num_rows
         if self.head is not None:
             if self._passes(item):
                 return NO_BYTES
             reader = cast(ReaderKernel, self.head)
-            return Estimate(reader.num_bytes(item.chunk), reader.most_bytes(item.chunk))
+            return self.sizes.of_told(reader.num_bytes(item.chunk), reader.most_bytes(item.chunk))
         if self.plan.process:
             # Input and result of the call are copied into shared memory.
             copied = int(item.chunk.nbytes + self.sizes.bytes_per_row * rows)
             return Estimate.known(copied or FIRST_CALL_BYTES)
         if not self.plan.kernels:
             return Estimate.known(FIRST_CALL_BYTES)
-        return self.sizes.of_function(item, free=self.plan.cost == "unknown")
+        return self.sizes.of_function(item, self.host.ledger, free=self.plan.cost == "unknown")
 
     def _estimate_again(self, slot: Slot) -> Estimate:
         """Returns what a suspended call is expected to take when it goes on."""
@@ -360,22 +366,29 @@ class ParallelStage(Stage):
             self.left_out_so_far, call.left_out = self.left_out.plus(call.left_out), NO_BAD_ROWS
         self.suspended += not call.done
         self.waiting += len(call.buffers)
-        results = call.results
+        results, made = call.results, 0
         for at, buffers in enumerate(call.buffers, len(results) - len(call.buffers)):
             if buffers:
                 ticket = ledger.charge(buffers, lent=self.lends)
-                self.bytes += ticket.num_bytes
-                self.sizes.made_bytes += ticket.num_bytes
-                chunk, position, _, origin = results[at]
-                results[at] = Item(chunk, position, ticket, origin)
-                if self.head is None:
-                    self.sizes.learn_function(ticket.num_bytes, call.item.chunk.num_rows)
-                elif self._streams(call):
+                made += ticket.num_bytes
+                results[at] = results[at]._replace(ticket=ticket)
+                if self._streams(call):
                     self.sizes.learn_stream(ticket.num_bytes)
+        self.bytes += made
+        self._learn(call, made)
         call.buffers.clear()
         if call.done:
             call.item = NOTHING  # lets go of the input while the results wait for their turn
         self._deliver(call)
+
+    def _learn(self, call: Slot, made: int) -> None:
+        """Notes the bytes that a call has made since it was started or went on."""
+        self.sizes.made_bytes += made
+        if self.head is not None:
+            if not self._streams(call):
+                self.sizes.learn_told(made, call.estimate)
+        elif call.error is None and (rows := call.item.chunk.num_rows):
+            self.sizes.learn_function(made, rows, call.estimate)
 
     def _deliver(self, call: Slot) -> None:
         slots = self.slots

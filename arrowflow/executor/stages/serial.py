@@ -67,6 +67,8 @@ class SerialStage(Stage):
         self.finishing = False
         self.finished = False
         self.new_bytes = 0  # of the results, in chunks that the kernel made and that are not charged yet
+        self.reserved = 0  # for these
+        self.sizes = self.host.sizes_of(self.key)
 
     @property
     def exhausted(self) -> bool:
@@ -84,17 +86,24 @@ class SerialStage(Stage):
         if self.kernel.done and self.iterator is None:
             self.end()
             return False
-        # The stage before this one no longer counts the chunks that this stage put out. So without this check that
-        # stage could be the head of its line again and again.
-        limits, ledger = self.limits, self.host.ledger
-        self.most_bytes = -1.0
-        if self.out:
-            if len(self.out) >= limits.max_ready_items:
-                return False
-            if not ledger.fits(0, limits.ledger_share):
-                self.most_bytes = limits.ledger_share * ledger.budget
-                return False
+        if len(self.out) >= self.limits.max_ready_items or not self._has_room():
+            return False
         return self.iterator is not None or bool(self.inbox) or not self.begun or self._has_input()
+
+    def _has_room(self) -> bool:
+        """Whether what a call makes fits.
+
+        The stage before this one no longer counts the chunks that this stage put out. So with chunks that wait for the
+        next stage there has to be room even if this one makes nothing: that stage could be the head of its line again and
+        again.
+        """
+        ledger, made = self.host.ledger, self.sizes.chunk_bytes or 0
+        share = self.limits.ledger_share if self.out else 1.0
+        self.most_bytes = -1.0
+        if not (self.out or made) or ledger.fits(made, share) or (not self.out and self._may_exceed(())):
+            return True
+        self.most_bytes = max(0.0, share * ledger.budget - made)
+        return False
 
     def _has_input(self) -> bool:
         upstream = self.upstream
@@ -116,6 +125,8 @@ class SerialStage(Stage):
     def start(self) -> SerialStage:
         """Takes input items for one call."""
         self.running = 1
+        self.reserved = self.sizes.chunk_bytes or 0
+        self.host.ledger.reserve(self.reserved)
         if self.begun:
             self._take_input()
         return self
@@ -130,7 +141,7 @@ class SerialStage(Stage):
         """Pushes until the input of this call is used up or there is no room for more results."""
         room = self.limits.max_ready_items - len(self.out)
         ledger = self.host.ledger
-        spare_bytes = self.limits.ledger_share * ledger.budget - ledger.used
+        spare_bytes = self.limits.ledger_share * ledger.budget - ledger.used + self.reserved
         results = self.results
         try:
             while len(results) < room and (not results or self.new_bytes <= spare_bytes) and self._advance():
@@ -196,16 +207,20 @@ class SerialStage(Stage):
         """Puts the results out and ends the stage when the kernel is done or failed."""
         self.running = 0
         results, self.results = self.results, []
-        self.new_bytes = 0
+        self.new_bytes = made = 0
+        self.host.ledger.unreserve(self.reserved)
         if self.ended:
             self._drop_held()
             return
         for item, buffers in results:
             if buffers:
                 ticket = self.host.ledger.charge(buffers)
-                self.bytes += ticket.num_bytes
+                made += ticket.num_bytes
                 item = item._replace(ticket=ticket)
             self.put(item)
+        if made:
+            self.bytes += made
+            self.sizes.learn_stream(made)
         if self.failure is not None:
             self.end(self.failure)
         elif self.iterator is None and (self.kernel.done or (self.finished and not self.inbox)):

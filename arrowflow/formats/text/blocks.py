@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import SourceError
+from arrowflow.errors import BudgetError, SourceError
 from arrowflow.formats.text.csv_lines import line_stops
 from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner
 from arrowflow.storage import File, Store
@@ -59,7 +59,7 @@ _PIECE_BYTES: Final = 8 << 20
 """Bytes fetched at a time."""
 
 _MAX_RECORD_BYTES: Final = 64 << 20
-"""The most bytes of a record that are held in memory. Larger text is no record, but follows a quote without end."""
+"""The most bytes of a record that are held in memory to find its end, or its types."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,9 +286,8 @@ def cut(
     found: list[tuple[Offsets, Offsets, Offsets, Offsets]] = []
     stop = start + block_bytes if only_first else None
     for window in windows(source, scanner, start):
-        ends = window.start + window.ends
-        found.append(_group(ends, window.start, window.is_row, block_bytes))
-        if stop is not None and ends[-1] >= stop:
+        found.append(_group(window.stops, window.start, window.is_row, block_bytes))
+        if stop is not None and window.stops[-1] >= stop:
             break
     return _merge(found)
 
@@ -298,42 +297,49 @@ class Window(NamedTuple):
 
     Attributes:
         start: The first byte of the first one.
-        data: Their bytes.
-        ends: The byte in `data` after each.
+        data: Their bytes, without the first one where it is too large to be held.
+        stops: The byte of the file after each.
         is_row: Whether each is a row.
     """
 
     start: int
     data: Bytes
-    ends: Offsets
+    stops: Offsets
     is_row: Flags
 
 
 def windows(source: Source, scanner: Scanner, start: int) -> Iterator[Window]:
     """Yields the records from byte `start` on, some at a time."""
     size, is_last = _WINDOW_BYTES, False
+    at = start  # behind the start of a record that is too large to be held
     while not is_last:
-        data = source.window(start, size)
+        data = source.window(at, size)
         is_last = data.size < size
-        ends, is_row = scanner.scan(data, is_last, start)
+        ends, is_row = scanner.scan(data, is_last, at)
+        if is_last and at > start and not ends.size:
+            ends, is_row = np.zeros(1, np.int64), np.ones(1, np.bool_)
         if ends.size:
-            yield Window(start, data[: ends[-1]], ends, is_row)
-            start, size = start + int(ends[-1]), _WINDOW_BYTES
+            is_row[0] |= at > start
+            held = data[0 if at == start else ends[0] : ends[-1]]
+            yield Window(start, held, at + ends, is_row)
+            start = at = at + int(ends[-1])
+            size = _WINDOW_BYTES
+        elif 2 * size <= _MAX_RECORD_BYTES:
+            size *= 2
         else:
-            size = _larger(size, start, data, scanner)
+            _check_quotes(size, at, data, scanner)
+            # The last byte may be a carriage return: whether that ends a line, the byte after it says.
+            at, size = at + size - 1, _WINDOW_BYTES
 
 
-def _larger(size: int, start: int, data: Bytes, scanner: Scanner) -> int:
-    """Returns the bytes to look at for a record that does not end within `size`."""
-    if 2 * size > _MAX_RECORD_BYTES:
-        place = scanner.open_quote(data)
-        why = "a quote is opened that nothing closes" + (
-            "" if place is None else f", at byte {start + place}"
-        )
+def _check_quotes(size: int, start: int, data: Bytes, scanner: Scanner) -> None:
+    """Raises `SourceError` where a record that does not end within `size` bytes follows a quote that nothing closes."""
+    place = scanner.open_quote(data)
+    if place is not None:
         raise SourceError(
-            f"the record at byte {start} has more than {size} bytes: line ends or commas are missing, or {why}"
+            f"the record at byte {start} has more than {size} bytes: line ends or commas are missing, or a quote is "
+            f"opened that nothing closes, at byte {start + place}"
         )
-    return 2 * size
 
 
 def _group(
@@ -383,4 +389,10 @@ def first_records(
         ends, is_row = fresh.scan(data, is_last, start)
         if is_last or is_row.any():
             return data[: ends[-1] if ends.size else 0], is_row
-        num_bytes = _larger(num_bytes, start, data, fresh)
+        if 2 * num_bytes > _MAX_RECORD_BYTES:
+            _check_quotes(num_bytes, start, data, fresh)
+            raise BudgetError(
+                f"the record at byte {start} has more than {num_bytes:,} bytes, too many to find columns and types in: "
+                "give schema=, or end lines where rows end"
+            )
+        num_bytes *= 2

@@ -9,6 +9,7 @@ import io
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import fsspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
 import pytest
@@ -23,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.errors import PlanError, SchemaError, SourceError
+from arrowflow.errors import BudgetError, PlanError, SchemaError, SourceError
 from arrowflow.formats import FORMATS
 from arrowflow.formats.text import blocks
 from arrowflow.formats.text.csv import CsvFormat
@@ -481,6 +483,41 @@ def test_records_are_held_up_to_64_mib() -> None:
     with pytest.raises(SourceError, match=r"nothing closes, at byte 1$"):
         blocks.cut(Endless(), CsvLines(",", '"'), 0, 1 << 20)
     assert max(asked) == 64 << 20
+
+
+LARGE_ROWS = {
+    "a.csv": (b"a,b\n" + b"1,x\n" * 50, b"2,%b\r\n", b"3,\n" * 50),
+    "quoted.csv": (b"a,b\n" + b"1,x\n" * 50, b'2,"%b"\n', b"3,\n" * 50),
+    "first.csv": (b"a,b\n", b"2,%b\n", b"3,\n" * 100),
+    "last.csv": (b"a,b\n" + b"1,x\n" * 100, b"2,%b", b""),
+    "a.json": (b'{"a":1,"b":"x"}\n' * 50, b'{"a":2,"b":"%b"}\n', b'{"a":3,"b":""}\n' * 50),
+    "last.json": (b'{"a":1,"b":"x"}\n' * 100, b'{"a":2,"b":"%b"}', b""),
+}
+
+
+@pytest.mark.parametrize("extra_bytes", [0, 12_345])
+@pytest.mark.parametrize("name", LARGE_ROWS)
+def test_a_row_larger_than_what_is_held_is_a_matter_of_the_budget(
+    name: str, extra_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_MAX_RECORD_BYTES", 2 << 20)
+    before, large, after = LARGE_ROWS[name]
+    size = (6 << 20) + extra_bytes
+    path = tmp_path / name
+    path.write_bytes(before + large % (b"y" * size) + after)
+    schema = pa.schema({"a": pa.int64(), "b": pa.string()})
+    read = partial(af.read, format=path.suffix[1:])
+    if name == "first.csv":
+        with pytest.raises(
+            BudgetError, match=r"the record at byte 4 has more than 2,097,152 bytes.*give schema="
+        ):
+            read(path).to_table()
+    dataset = read(path, schema=schema)
+    with pytest.raises(BudgetError, match=r"ram_budget=4,194,304 bytes is under"):
+        dataset.with_options(af.Options(ram_budget="4MiB")).to_table()
+    table = dataset.to_table()
+    assert table.num_rows == 101
+    assert pc.max(pc.binary_length(table["b"])).as_py() == size
 
 
 @pytest.mark.parametrize(
