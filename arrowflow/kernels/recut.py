@@ -7,7 +7,7 @@ user function sees them, so in front of one the rows of each split are counted a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from arrowflow.kernels.cutting import CuttingKernel
 from arrowflow.kernels.held import join
@@ -15,6 +15,7 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import MAX_SPLIT, Shape
 
 
 def recut_spec(operator: str, options: ResolvedOptions) -> KernelSpec:
@@ -24,6 +25,7 @@ def recut_spec(operator: str, options: ResolvedOptions) -> KernelSpec:
         operator=operator,
         kind="serial",
         make=lambda context: RecutKernel(size),
+        position=Shape(RecutPosition),
         sees_borders=True,
         facts=lambda: (f"cut splits every {size:,} rows",),
     )
@@ -35,13 +37,13 @@ class RecutPosition(NamedTuple):
     Attributes:
         before: Position of the input before the oldest held row.
         offset: Rows from there on that are gone.
-        split: The split that is being cut.
+        split: The split that is being cut; -1 before the first one.
         piece: Number of its next piece.
     """
 
     before: Position
     offset: int
-    split: int
+    split: Annotated[int, -1, MAX_SPLIT]
     piece: int
 
 

@@ -36,6 +36,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import FOREVER, Lane
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import LanesPosition, Position
+from arrowflow.plan.shape import Inputs, Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.walk import count, post_order, rows_in_lanes
 from arrowflow.plan.widths import row_width
@@ -263,6 +264,7 @@ class SplitInParts(RowOperator):
                 make=lambda context: TurnsKernel(
                     lanes, steps, joins=self._joins, collects=self._collects, context=context
                 ),
+                position=Shape(LanesPosition, inputs=lambda at: _inputs(at, lanes, windows=False)),
                 pins_order=True,
                 splits=True,
                 alike=True,
@@ -301,6 +303,7 @@ class SplitInParts(RowOperator):
                     collects=self._collects,
                     context=context,
                 ),
+                position=Shape(LanesPosition, inputs=lambda at: _inputs(at, lanes, windows=bool(shuffles))),
                 runs_last=(Shuffle.name,) if shuffles else (),
                 pins_order=True,
                 splits=True,
@@ -325,10 +328,21 @@ class SplitInParts(RowOperator):
                 operator=batch.name,
                 kind="serial",
                 make=lambda context: BatchKernel(size * len(lanes)),
+                position=Shape(CutPosition),
                 splits=True,
                 engine="arrow",
             ),
         )
+
+
+def _inputs(at: LanesPosition, lanes: Sequence[int], *, windows: bool) -> Inputs:
+    """Yields the position of each lane that runs here; before its `shuffle`, if that runs here, too."""
+    for mark in at.lanes:
+        if mark.lane in lanes:
+            before = mark.before
+            if windows and before is not None:
+                ((_, before),) = Shape(CutPosition).inputs_of(before, Shuffle.name)
+            yield lanes.index(mark.lane), before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

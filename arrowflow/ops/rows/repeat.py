@@ -18,6 +18,7 @@ from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Count, Node, SourceOrder
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Traits
 from arrowflow.plan.walk import rows_in_lanes
 
@@ -112,6 +113,7 @@ class Repeat(RowOperator):
                 operator=self.name,
                 kind="boundary",
                 make=lambda context: RepeatKernel(self.count, context, self.empty),
+                position=Shape(RepeatPosition),
             ),
         )
 

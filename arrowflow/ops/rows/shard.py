@@ -17,6 +17,7 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -68,6 +69,7 @@ class Shard(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: StrideCountKernel(self),
+                position=Shape(Counted),
                 facts=lambda: ("count rows",),
             ),
             KernelSpec(
