@@ -31,7 +31,7 @@ from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
 from arrowflow.delivery import EpochCounter, Place, RecordBatches
-from arrowflow.errors import ArrowflowError, PlanError, shown
+from arrowflow.errors import ArrowflowError, PlanError, printable, shown
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
@@ -206,7 +206,7 @@ class Dataset:
         lines = ["Dataset", *("  " + line for line in render_plan(self._plan))]
         if self._prepared is not None and self._prepared.bound.schema is not None:
             lines += ["columns", *(f"  {field.name}: {field.type}" for field in self._prepared.bound.schema)]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -2482,8 +2482,12 @@ class Dataset:
                 render_chain(prepared.chain)
             ),
         }
-        return "\n".join(
-            line for title, lines in sections.items() for line in (title, *("  " + line for line in lines))
+        return printable(
+            "\n".join(
+                line
+                for title, lines in sections.items()
+                for line in (title, *("  " + line for line in lines))
+            )
         )
 
 
