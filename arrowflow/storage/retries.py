@@ -139,12 +139,12 @@ def without_reason(text: str) -> str:
     """Returns the text of a client's error, and what an HTTP 400 without a reason mostly means.
 
     Example:
-        >>> without_reason("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-58:]
-        'credentials have expired or are wrong, a server says so)'
+        >>> without_reason("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-48:]
+        '(the credentials may have expired, or are wrong)'
     """
     found = _STATUS.search(text)
     is_silent = found is not None and found[1] == "400" and "AWS Error UNKNOWN" in text
-    return f"{text} (where credentials have expired or are wrong, a server says so)" if is_silent else text
+    return f"{text} (the credentials may have expired, or are wrong)" if is_silent else text
 
 
 def status_of(error: BaseException) -> int | None:

@@ -345,7 +345,7 @@ class Read(Operator):
 
     def changed_contents(self, then: Sequence[Any]) -> str | None:
         """Compares as many files as the state had."""
-        count, *kept = checked(then, tuple[Annotated[int, 1], str, str], "contents")
+        count, *kept = checked([*then, ""][:4], tuple[Annotated[int, 1], str, str, str], "contents")
         now = self._contents(count)
         return None if now is None else now.change_since(Contents(*kept), self.files[:count])
 
