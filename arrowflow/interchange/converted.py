@@ -295,7 +295,7 @@ def _inside(leaves: _Values | _Masks, lists: Any) -> tuple[Any, Ragged]:
 
 
 def _padded(leaves: _Values | _Masks) -> Kernel:
-    """Lists as long as the longest list of the batch, padded with zeros; a null list is all padding."""
+    """Lists as long as the longest list of the batch, padded with zeros; a null list has the value of nulls throughout."""
 
     def kernel(column: Any) -> Exported:
         leaves.refuse_nulls(column)
@@ -308,6 +308,8 @@ def _padded(leaves: _Values | _Masks) -> Kernel:
         longest = int(lengths.max()) if len(lengths) else 0
         array = np.zeros((len(lengths), longest, *flat.shape[1:]), leaves.dtype)
         array[np.arange(longest) < lengths[:, None]] = flat
+        if present is not None and isinstance(leaves, _Values) and leaves.fill is not None:
+            array[~present] = leaves.fill
         return None, array
 
     return kernel
