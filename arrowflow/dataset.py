@@ -33,7 +33,7 @@ from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
 from arrowflow.delivery import EpochCounter, Place, RecordBatches
-from arrowflow.errors import ArrowflowError, PlanError, shown
+from arrowflow.errors import ArrowflowError, PlanError, printable, shown
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
@@ -223,7 +223,7 @@ class Dataset:
             lines += ["columns", *(f"  {field.name}: {field.type}" for field in prepared.bound.schema)]
         elif names is not None:
             lines += ["columns", *(f"  {name}" for name in names)]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -1439,7 +1439,9 @@ class Dataset:
     ) -> Dataset:
         """Combines `size` rows into one: columns become fixed-size lists, which loaders hand out as `(B, size)`.
 
-        Windows side by side (`shift` and `stride` left out) are the rows' own memory; other windows are gathered.
+        Windows side by side (`shift` and `stride` left out) are the rows' own memory; other windows are gathered. Windows begin
+        at rows 0, `shift`, 2 · `shift` and so on of the rows that reach `window`, whatever was filtered before, and whatever
+        series a row is of. For windows of each series make all of them, and keep those within one, as below.
 
         Args:
             size: Rows of a window.
@@ -1457,6 +1459,15 @@ class Dataset:
             {'id': [[0, 1, 2], [1, 2, 3], [2, 3, 4]]}
             >>> af.range(5).window(3, drop_remainder=False).to_table().to_pydict()
             {'id': [[0, 1, 2], [3, 4, None]]}
+
+            Windows of four rows of each series, every second row of it; `t` counts the rows of a series:
+
+            >>> import polars as pl
+            >>> rows = af.from_arrow(pl.DataFrame({"series": [1] * 6 + [2] * 5, "t": [*range(6), *range(5)]}))
+            >>> series, t = pl.col("series").arr, pl.col("t").arr
+            >>> windows = rows.window(4, shift=1).filter((series.first() == series.last()) & (t.first() % 2 == 0))
+            >>> windows.to_table()["t"].to_pylist()
+            [[0, 1, 2, 3], [2, 3, 4, 5], [0, 1, 2, 3]]
         """
         return Dataset(Window.of(self._plan, size, shift=shift, stride=stride, drop_remainder=drop_remainder))
 
@@ -1727,7 +1738,7 @@ class Dataset:
                 nulls.
             lists: How lists of any length come. `"dense"`: an error where lists of one batch differ. `"ragged"`: a
                 named tuple of `values` and `offsets`. `"padded"`: as long as the longest list of the batch, with
-                zeros at the end.
+                zeros at the end; a null list has the value of `null=` throughout.
             collate: Gets each batch, and returns the object that is delivered instead:
                 `lambda batch: (batch["x"], batch["y"])`. The loop's thread calls it.
             strict_zero_copy: Whether a column that would be copied is an error.
@@ -2514,8 +2525,12 @@ class Dataset:
                 render_chain(prepared.chain)
             ),
         }
-        return "\n".join(
-            line for title, lines in sections.items() for line in (title, *("  " + line for line in lines))
+        return printable(
+            "\n".join(
+                line
+                for title, lines in sections.items()
+                for line in (title, *("  " + line for line in lines))
+            )
         )
 
 

@@ -21,6 +21,10 @@ _QUERY: Final = re.compile(
 )
 
 
+_OBEYED: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, and those that turn the direction of a text."""
+
+
 class ArrowflowError(Exception):
     """Base of all errors of the library.
 
@@ -60,7 +64,7 @@ class ArrowflowError(Exception):
         if self.file is not None:
             text += f" (in file {self.file!r}"
             text += ")" if self.row_group is None else f", {self.part} {self.row_group})"
-        return without_credentials(text)
+        return printable(without_credentials(text))
 
 
 class PlanError(ArrowflowError, ValueError):
@@ -130,6 +134,22 @@ class RankError(ArrowflowError, RuntimeError):
 
 class ForkError(ArrowflowError, RuntimeError):
     """A pipeline was started in a forked child whose parent had run a pipeline, or whose Polars had threads."""
+
+
+def printable(text: str) -> str:
+    r"""Returns a text without codes that a terminal obeys: names of columns and messages of functions may hold any.
+
+    Lines and tabs stay.
+
+    Example:
+        >>> printable("a\x1b[31m\u202eb\n")
+        'a\\x1b[31m\\u202eb\n'
+    """
+    return text if text.isprintable() else _OBEYED.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def without_credentials(text: str) -> str:

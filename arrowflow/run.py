@@ -28,6 +28,7 @@ from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.optimizer import optimise
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
+from arrowflow.physical.positions import check_position
 from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import MAX_WAITING_CALLS, Setting, StageKey
 from arrowflow.plan.bind import bind, options_of
@@ -274,4 +275,6 @@ def place_of(
 ) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches): the place where a run goes on from a state."""
     state.check_resumable(prepared.bound, prepared.chain, deterministic=prepared.options.deterministic)
-    return state.unpack(state_dict, prepared.identity, prepared.bound, strict=strict)
+    place = state.unpack(state_dict, prepared.identity, prepared.bound, strict=strict)
+    check_position(prepared.chain, place[1], ordered=prepared.options.deterministic)
+    return place

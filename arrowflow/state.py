@@ -12,13 +12,14 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from arrowflow.errors import StateError
 from arrowflow.physical.stage import Chain
 from arrowflow.plan.change import Change
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position, lanes_in, listed, settled, text_of, tupled
+from arrowflow.plan.shape import checked
 from arrowflow.plan.traits import Resume
 from arrowflow.plan.walk import post_order
 
@@ -30,6 +31,17 @@ _BORDERS = (
     "borders"  # a part of the identity where borders between chunks mean something; earlier states lack it
 )
 _MOVING = ("epoch", "position", "batches")
+_PARTS: Final = {
+    "epoch": int,
+    "batches": int,
+    "operators": tuple[tuple[str, dict[str, Any]], ...],
+    "functions": dict[str, str],
+    "shape": tuple[Any, ...],
+    _CONTENTS: dict[str, tuple[Any, ...]],
+    _BORDERS: dict[str, dict[str, Any]],
+    _ANY_ORDER: tuple[tuple[str, ...], ...],
+}
+"""The types of what a state consists of; its position has the shape that the operators declare."""
 MAX_POSITION_BYTES = 60 << 10
 """Limit of the moving part of a state; with the identity of the pipeline a state stays under 64 KiB."""
 MAX_ARGUMENT_CHARACTERS = 160
@@ -146,7 +158,7 @@ def unpack(
         StateError: The state was altered, has another version, or belongs to another pipeline; the message says what
             differs.
     """
-    found = _checked(state)
+    found = _intact(state)
     texts = _compare(found, _plain(identity), plan, strict=strict)
     position = tupled(found["position"])
     texts += _missing_lanes(position, plan)
@@ -156,8 +168,8 @@ def unpack(
     return int(found["epoch"]), position, int(found["batches"])
 
 
-def _checked(state: object) -> Mapping[str, Any]:
-    """Returns a state that was not altered.
+def _intact(state: object) -> Mapping[str, Any]:
+    """Returns a state that was not altered, and whose parts have the types that they should have.
 
     Raises:
         StateError: It was, or has another version.
@@ -169,10 +181,19 @@ def _checked(state: object) -> Mapping[str, Any]:
     moving = {key: state.get(key) for key in _MOVING}
     what = {key: state.get(key) for key in _IDENTITY}
     what |= {key: state[key] for key in (_CONTENTS, _BORDERS, _ANY_ORDER) if key in state}
-    if state.get("plan") != digest(what) or state.get("digest") != digest([state["plan"], moving]):
+    try:
+        is_whole = state.get("plan") == digest(what) and state.get("digest") == digest(
+            [state["plan"], moving]
+        )
+    except (RecursionError, TypeError, ValueError):  # no JSON
+        is_whole = False
+    if not is_whole:
         raise StateError(
             "the state was altered or cut after state_dict() returned it; take it from the original"
         )
+    for part, kind in _PARTS.items():
+        if part in state or part in (*_MOVING, *_IDENTITY):
+            checked(state.get(part), kind, part)
     return state
 
 
@@ -220,7 +241,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         >>> before, next(alone)["id"].to_pylist() == [4 * lane + 1 for lane in range(16)]
         ([[0, 4, 8, 12, 16, 20, 24, 28], [32, 36, 40, 44, 48, 52, 56, 60]], True)
     """
-    found = [_checked(state) for state in states]
+    found = [_intact(state) for state in states]
     if not found:
         raise StateError("merge_states: expected the states of all ranks, got none")
     first = found[0]
@@ -243,7 +264,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _merged(one: Any, other: Any, number: int) -> Any:
     """Returns a position of two states as JSON: the lanes of both, and all else, which has to be equal."""
-    if isinstance(one, dict) and isinstance(other, dict) and one["step"] == other["step"]:
+    if _are_lanes(one) and _are_lanes(other) and one["step"] == other["step"]:
         lanes = {**one["lanes"], **other["lanes"]}
         if all(lanes[lane] == mark for lane, mark in one["lanes"].items()):
             return {"step": one["step"], "lanes": lanes}
@@ -255,6 +276,10 @@ def _merged(one: Any, other: Any, number: int) -> Any:
         f"merge_states: state {number} is of another place than those before it; take the states of all ranks after the "
         "same step"
     )
+
+
+def _are_lanes(part: Any) -> bool:
+    return isinstance(part, dict) and part.keys() == {"step", "lanes"}
 
 
 def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, *, strict: bool) -> list[str]:

@@ -39,6 +39,10 @@ OF_FUNCTIONS: Final = pa.schema(
 piece of it that the function was given, and the row's number in that piece."""
 
 
+MAX_NAME_LETTERS: Final = 120
+"""Longer names of functions are cut, and get a digest: file systems allow 255 bytes, and some of encrypted disks 143."""
+
+
 class BadRow(NamedTuple):
     """A bad row.
 
@@ -153,7 +157,12 @@ def folder_name(operator: str) -> str:
         >>> folder_name("map_rows(Lookup.__call__)-3")
         'map_rows-Lookup.__call__-3'
     """
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", operator).strip("-")
+    name, number = re.fullmatch(
+        r"(.*?)(-\d+)?", re.sub(r"[^A-Za-z0-9_.]+", "-", operator).strip("-")
+    ).groups()  # type: ignore[union-attr]
+    if len(name) > MAX_NAME_LETTERS:
+        name = f"{name[: MAX_NAME_LETTERS - 13]}-{_digest(name.encode())}"  # as long as is allowed
+    return name + (number or "")
 
 
 def is_of_operator(name: str, operator: str) -> bool:

@@ -27,6 +27,7 @@ from arrowflow.ops.functions.invocation import MappingOperator
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
+from arrowflow.physical.positions import check_position
 from arrowflow.physical.totals import since
 from arrowflow.physical.tuning import Setting, StageKey, StageStatistics
 from arrowflow.plan.node import Node
@@ -249,6 +250,7 @@ class LaneWorker:
                 )
                 self._plans[request.lane] = lane
         lane = replace(lane, options=options)
+        check_position(lane.chain, request.position, ordered=True)
         engine = run.start(lane, request.epoch, request.position, self._clock, None)
         engine.bad_rows = deque()
         return _Run(engine, self._clock.now(), _parts(engine, request.most_bytes))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from arrowflow.formats.casting import casts
 from arrowflow.formats.offsets import has_same_values
 from arrowflow.formats.types import common, common_cast, widens
 from arrowflow.interchange.enums import other_values
-from arrowflow.storage import File, Range, Store, storage_failure
+from arrowflow.storage import File, Range, Store, remote_change, storage_failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +212,8 @@ def match(
             if widen or may_lack:
                 continue
             text = (
-                f"column {name!r} ({type}) is missing; {closest(name, footer.schema.names)} "
-                "Pass missing_columns='null' to fill it with null, or schema= with all columns"
+                f"column {name!r} ({type}) is missing; {closest(name, footer.schema.names)}; "
+                "pass missing_columns='null' to fill it with null, or schema= with all columns"
             )
             raise SchemaError(text).locate(operator=operator, file=footer.file.path)
         if found[name] == type or has_same_values(found[name], type):
@@ -335,11 +336,19 @@ def _fault(error: Exception, file: File) -> str:
 
 
 def footer_of(operator: str, format: Format, store: Store, file: File) -> Footer:
-    """Returns the footer of a file; raises as `reading` does."""
-    with reading(operator, file):
-        footer = format.footer(store, file)
-        check_unchanged(file)
-        return footer
+    """Returns the footer of a file; raises as `reading` does, or says that the file has changed."""
+    try:
+        with reading(operator, file):
+            footer = format.footer(store, file)
+            check_unchanged(file)
+            return footer
+    except SourceError:
+        change = None
+        if not store.is_local:
+            with suppress(Exception):  # where the store does not answer, the first error tells more
+                change = store.requests.persist(partial(remote_change, store, file, {}))
+        raise_change(change, file, operator)
+        raise
 
 
 def check_unchanged(file: File, operator: str | None = None) -> None:

@@ -298,7 +298,7 @@ def _inside(leaves: _Values | _Masks, lists: Any) -> tuple[Any, Ragged]:
 
 
 def _padded(leaves: _Values | _Masks) -> Kernel:
-    """Lists as long as the longest list of the batch, padded with zeros or empty texts; a null list is all padding."""
+    """Lists as long as the longest list of the batch, padded with zeros or empty texts; a null list has the value of nulls."""
 
     def kernel(column: Any) -> Exported:
         leaves.refuse_nulls(column)
@@ -313,6 +313,8 @@ def _padded(leaves: _Values | _Masks) -> Kernel:
         if array.dtype == object:
             array.fill(empty_text(leaves.layout.value))
         array[np.arange(longest) < lengths[:, None]] = flat
+        if present is not None and isinstance(leaves, _Values) and leaves.fill is not None:
+            array[~present] = leaves.fill
         return None, array
 
     return kernel

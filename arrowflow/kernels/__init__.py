@@ -2,8 +2,8 @@
 
 **Positions.** Every chunk travels with the state from which its producer would make the *next* chunk. A
 position is a nested tuple of JSON values; None is the start. A kernel with several parts of its own names them in a
-`NamedTuple`. A kernel that passes rows on one to one passes the position on. A kernel that keeps rows back emits three
-things: the position before its oldest row, the rows from there on that are gone, and its own counters. `Held.mark`
+`NamedTuple`, by which `KernelSpec.position` has states checked. A kernel that passes rows on one to one passes the
+position on. A kernel that keeps rows back emits three things: the position before its oldest row, the rows from there on that are gone, and its own counters. `Held.mark`
 computes the first two. The state of an iterator is the position of its last delivered batch. So readahead needs no
 care at all.
 

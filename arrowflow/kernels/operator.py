@@ -14,6 +14,7 @@ from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import Kernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns, Names, Node
+from arrowflow.plan.shape import Shape
 
 Kind = Literal["source", "reader", "stateless", "serial", "boundary", "buffer"]
 
@@ -42,6 +43,7 @@ class KernelSpec:
             where that is not known.
         random: Whether what it yields is drawn from a seed, so that a cache after it freezes one draw.
         splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
+        position: The shape of its position, beside the kernel's type for it; None where positions are its input's.
         has_position: Whether a serial kernel or a boundary has a say in positions, so that a state fits only with it.
         runs_last: Operators that have a say in positions though this chain does not run them: those that the inputs of a
             boundary end in, and that the boundary itself runs; of a source those that another machine runs.
@@ -72,6 +74,7 @@ class KernelSpec:
     where: Callable[[Origin], tuple[str, int, str]] | None = None
     random: bool = False
     splits: bool = False
+    position: Shape | None = None
     has_position: bool = True
     runs_last: tuple[str, ...] = ()
     sees_borders: bool = False

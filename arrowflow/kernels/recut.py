@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from arrowflow.kernels.held import Held, join
 from arrowflow.kernels.items import Item, Origin
@@ -11,6 +11,7 @@ from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.pieces import PieceCutter, PieceOperator, Pieces
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import MAX_SPLIT, Shape
 
 
 def recut_specs(node: PieceOperator) -> tuple[KernelSpec, ...]:
@@ -23,6 +24,7 @@ def recut_specs(node: PieceOperator) -> tuple[KernelSpec, ...]:
             operator=node.name,
             kind="serial",
             make=lambda context: RecutKernel(pieces),
+            position=Shape(RecutPosition),
             sees_borders=True,
             facts=lambda: (pieces.describe(),),
         ),
@@ -35,13 +37,13 @@ class RecutPosition(NamedTuple):
     Attributes:
         before: Position of the input before the oldest held row.
         offset: Rows from there on that are gone.
-        split: The split that is being cut.
+        split: The split that is being cut; -1 before the first one.
         piece: Number of its next piece.
     """
 
     before: Position
     offset: int
-    split: int
+    split: Annotated[int, -1, MAX_SPLIT]
     piece: int
 
 

@@ -240,12 +240,15 @@ class Loader(Generic[T]):
         )
 
     def __len__(self) -> int:
-        """Returns the number of batches of one epoch.
+        """Returns the number of batches of the epoch that the next `iter()` runs, without those that `skip_steps` leaves out.
 
         Raises:
             TypeError: The pipeline is endless, only running it tells, or it does not end in batches.
         """
-        return run.length(self._prepared())
+        prepared = self._prepared()
+        batches = run.length(prepared)
+        left_out = dict(prepared.options.skip_steps).get(self._counter.begins.epoch, frozenset())
+        return batches - sum(step < batches for step in left_out)
 
     def __getitem__(self, key: object) -> NoReturn:
         raise PlanError(

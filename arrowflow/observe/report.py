@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, phrase, waiting_after_start
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
+from arrowflow.errors import printable
 from arrowflow.physical.totals import stages_together
 from arrowflow.physical.tuning import ClusterStatistics, StageStatistics, Statistics
 
@@ -57,7 +58,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
     if statistics.cluster is not None:
         lines += ["", *_cluster(statistics, statistics.cluster, verbose=verbose)]
     lines += [f"advice: {text}" for text in statistics.advice]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _figures(statistics: Statistics) -> str:

@@ -13,6 +13,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+from arrowflow.errors import StateError
+
 Position = tuple[Any, ...] | None
 """State from which the next chunk is made: nested tuples of what JSON gives back unchanged, None for the start.
 
@@ -239,11 +241,24 @@ def tupled(position: Any) -> Any:
     Example:
         >>> tupled([0, [None, "a"]])
         (0, (None, 'a'))
+
+    Raises:
+        StateError: An object in it is no position.
     """
-    if isinstance(position, dict) and _BEFORE in position:
-        before, came, again, below = (tupled(position[key]) for key in (_BEFORE, "came", "again", "below"))
-        return Arrived(before, came, again, below)
     if isinstance(position, dict):
-        lanes = sorted((int(number), *tupled(rest)) for number, rest in position[_LANES].items())
-        return LanesPosition(position[_STEP], tuple(map(LaneMark._make, lanes)))
+        try:
+            return _of_object(position)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise StateError(
+                f"the position has the object {str(position)[:80]}, expected the places of lanes or of a stage; the state was "
+                "altered after state_dict() returned it: take it from the original"
+            ) from None
     return tuple(tupled(part) for part in position) if isinstance(position, list) else position
+
+
+def _of_object(kept: dict[str, Any]) -> Position:
+    if _BEFORE in kept:
+        before, came, again, below = (tupled(kept[key]) for key in (_BEFORE, "came", "again", "below"))
+        return Arrived(before, came, again, below).position()
+    lanes = sorted((int(number), *tupled(rest)) for number, rest in kept[_LANES].items())
+    return LanesPosition(kept[_STEP], tuple(map(LaneMark._make, lanes))).position()

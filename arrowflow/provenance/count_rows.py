@@ -33,7 +33,8 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
     Args:
         dataset: Files, and operators that keep or drop each row for itself, such as `filter` and `with_columns`. So may
             `map` with a function that keeps columns which it does not know.
-        save: A local path to write the counts to, beside the data. They hold for these files and operators alone.
+        save: A local path to write the counts to, which must not end like a file of data. They hold for these files and
+            operators alone.
 
     Raises:
         PlanError: The dataset has other operators, such as `take` or `batch`, repeats rows, or does not read files.
@@ -43,9 +44,9 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = af.range(1000).write_parquet(folder / "data")
         >>> rows = af.read_parquet(folder / "data").filter(pl.col("id") % 3 == 0)
-        >>> af.count_rows(rows, save=folder / "counts.arrow").num_rows
+        >>> af.count_rows(rows, save=folder / "rows.counts").num_rows
         334
-        >>> ds = rows.assert_cardinality(folder / "counts.arrow").shuffle(100).batch(16, drop_remainder=True)
+        >>> ds = rows.assert_cardinality(folder / "rows.counts").shuffle(100).batch(16, drop_remainder=True)
         >>> [len(ds.split_by_rank(rank, 4)) for rank in range(4)]
         [20, 20, 20, 20]
     """

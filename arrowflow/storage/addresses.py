@@ -22,11 +22,13 @@ from arrowflow.storage.clients import (
     open_by_fsspec,
     open_url,
     open_with,
+    unknown_names,
 )
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path
 from arrowflow.storage.mounts import on_network
 from arrowflow.storage.requests import Requests
+from arrowflow.storage.retries import without_reason
 from arrowflow.storage.settings import Settings, without_secrets
 from arrowflow.storage.store import File, Store
 
@@ -78,8 +80,7 @@ def resolve(
         error.locate(operator=operator)
         raise
     except Exception as error:
-        text = f"cannot list {_shorten(wanted)}: {error}; check the address, the credentials and the network"
-        raise SourceError(without_secrets(text, opener.settings)).locate(operator=operator) from error
+        raise opener.failed(f"cannot list {_shorten(wanted)}", wanted[0], error) from error
     files = as_files(filesystem, listed)
     is_network = files[0].is_local and on_network(file.path for file in files)
     if is_network:  # a file in use may change its number there
@@ -121,8 +122,7 @@ def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any,
     except ArrowflowError:
         raise
     except Exception as error:
-        reason = f"cannot reach {text!r}: {error}; check the address, the credentials and the network"
-        raise SourceError(without_secrets(reason, opener.settings)).locate(operator=operator) from error
+        raise opener.failed(f"cannot reach {text!r}", text, error) from error
     return opener.filesystem, place
 
 
@@ -154,6 +154,14 @@ class _Opener:
         filesystem, path = self._from_url(base + mark + query)
         self._same(filesystem, text)
         return posixpath.join(path, unquote(pattern)) if pattern else path
+
+    def failed(self, what: str, address: str, error: Exception) -> ArrowflowError:
+        """Returns the error of a storage that failed: of a wrong name in `storage_options`, or of what the client said."""
+        options = {} if self.settings is None else self.settings.options
+        if (problem := unknown_names(address, options, error)) is not None:
+            return PlanError(problem).locate(operator=self.operator)
+        text = f"{what}: {without_reason(str(error))}; check the address, the credentials and the network"
+        return SourceError(without_secrets(text, self.settings)).locate(operator=self.operator)
 
     def _strip(self, text: str) -> str:
         client = fsspec_client(self.filesystem)

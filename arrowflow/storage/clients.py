@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -111,6 +112,34 @@ def _codec_of_tar(links: Sequence[str]) -> str | None:
     name = next((link for link in links if "://" in link), links[-1] if links else "")
     found = _TAR.search(name.partition("?")[0].lower())
     return None if found is None else _CODECS_OF_TAR[found[1]]
+
+
+def unknown_names(address: str, options: Mapping[str, Any], error: BaseException) -> str | None:
+    """Returns which names of settings the client of an address does not know, and those that it knows.
+
+    None if an error does not come from such a name.
+    """
+    if "unexpected keyword argument" not in str(error):
+        return None
+    scheme = address.partition("://")[0].rpartition("::")[2]
+    try:
+        client = importlib.import_module("fsspec").get_filesystem_class(scheme)
+    except (ImportError, ValueError):
+        return None
+    arguments = [
+        each for kind in client.__mro__ for each in inspect.signature(kind.__init__).parameters.values()
+    ]
+    known = {each.name for each in arguments if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    known -= {"self", "fs", "asynchronous", "loop"}
+    if scheme in {"s3", "s3a"}:
+        known |= {*_NAMES_OF_S3FS, "scheme", "region"}
+    wrong = [name for name in options if name not in known]
+    if not wrong:
+        return None
+    return (
+        f"storage_options has {', '.join(map(repr, wrong))}, which the client of {scheme}:// does not know; its names are "
+        f"{', '.join(sorted(known))}"
+    )
 
 
 def as_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:

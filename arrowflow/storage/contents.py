@@ -1,17 +1,21 @@
-"""Digests of the contents of local files: they tell a copy of a file from other data of the same size.
+"""Digests of the contents of files: they tell a copy of a file from other data of the same size.
 
-Three parts of each file are read: the first, the middle and the last bytes. These hold a file's footer or header, and
-some of its values. All of a large file would take as long as an epoch.
+Three parts of each local file are read: the first, the middle and the last bytes. These hold a file's footer or header, and
+some of its values. All of a large file would take as long as an epoch. Of files that are not local, etags or times stand for
+their contents, as a listing told them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from arrowflow.storage.store import File, Store
+from arrowflow.storage.versions import listed_stamp
 
 _PART_BYTES: Final = 4096
 _MAX_GROUPS: Final = 256
@@ -23,16 +27,22 @@ _MAX_REMOTE_FILES: Final = 256
 """The most files that are looked at on a mounted file system of another machine, where each takes milliseconds."""
 
 
+_MAX_ASKED_FILES: Final = 64
+"""The most files for which a client of fsspec is asked for etags or times: each may take a request, once a run."""
+
+
 class Contents(NamedTuple):
     """Digests of the contents of some files, in their order.
 
     Attributes:
         whole: The digest of all files, 16 hexadecimal digits.
         groups: A short digest of each group of files that follow each other; the groups have the same size.
+        place: Of files that are not local their folder: a copy elsewhere has other times.
     """
 
     whole: str
     groups: str
+    place: str = ""
 
     @classmethod
     def of(cls, store: Store, files: Sequence[File]) -> Contents | None:
@@ -46,20 +56,38 @@ class Contents(NamedTuple):
             >>> _ = path.write_bytes(b"abc")
             >>> from pyarrow import fs
             >>> Contents.of(Store(fs.LocalFileSystem()), [File(str(path), "a", 3, is_local=True)])
-            Contents(whole='cc21bae75980e5fc', groups='79de')
+            Contents(whole='cc21bae75980e5fc', groups='79de', place='')
         """
-        if not store.is_local or (store.is_network and len(files) > _MAX_REMOTE_FILES):
+        if not store.is_local:
+            return cls._of_stamps(store, files)
+        if store.is_network and len(files) > _MAX_REMOTE_FILES:
             return None
-        whole, groups, size = hashlib.blake2b(digest_size=8), [], group_size(len(files))
-        for first in range(0, len(files), size):
+        samples = []
+        for file in files:
+            try:
+                samples.append(_sample(file))
+            except OSError:
+                return None
+            if file.is_changed:
+                return None
+        return cls._of(samples)
+
+    @classmethod
+    def _of_stamps(cls, store: Store, files: Sequence[File]) -> Contents | None:
+        if store.is_python and len(files) > _MAX_ASKED_FILES:
+            return None
+        calls = [partial(listed_stamp, store, file) for file in files]
+        stamps = store.together(calls) if store.is_python else [call() for call in calls]
+        known = [stamp.encode() for stamp in stamps if stamp is not None]
+        place = hashlib.blake2b(posixpath.dirname(files[0].path).encode(), digest_size=8).hexdigest()
+        return cls._of(known)._replace(place=place) if len(known) == len(files) else None
+
+    @classmethod
+    def _of(cls, samples: Sequence[bytes]) -> Contents:
+        whole, groups, size = hashlib.blake2b(digest_size=8), [], group_size(len(samples))
+        for first in range(0, len(samples), size):
             group = hashlib.blake2b(digest_size=8)
-            for file in files[first : first + size]:
-                try:
-                    sample = _sample(file)
-                except OSError:
-                    return None
-                if file.is_changed:
-                    return None
+            for sample in samples[first : first + size]:
                 group.update(hashlib.blake2b(sample, digest_size=8).digest())
             whole.update(group.digest())
             groups.append(group.hexdigest()[:_GROUP_DIGITS])
@@ -72,7 +100,7 @@ class Contents(NamedTuple):
             then: The contents of an earlier version of as many files.
             files: The files.
         """
-        if self == then:
+        if self == then or self.place != then.place:
             return None
         size, digits = group_size(len(files)), _GROUP_DIGITS
         for number, start in enumerate(range(0, len(self.groups), digits)):

@@ -220,7 +220,7 @@ class Requests:
     @contextmanager
     def _handle(self, filesystem: Any, path: str) -> Iterator[Any]:
         """Lends an open file, which is kept for other reads and for the next try of one that fails."""
-        if _base(filesystem).type_name not in _BY_NAME:
+        if not is_by_name(filesystem):
             with filesystem.open_input_file(path) as handle:
                 yield handle
             return
@@ -238,6 +238,11 @@ def short_read(start: int, expected: int, found: int) -> ShortRead:
     return ShortRead(
         f"expected {expected} bytes at offset {start}, got {found}: the file is truncated or changed while it was read"
     )
+
+
+def is_by_name(filesystem: Any) -> bool:
+    """Whether an open file is no more than the name, the size and the metadata of an object."""
+    return _base(filesystem).type_name in _BY_NAME
 
 
 def _base(filesystem: Any) -> Any:

@@ -135,6 +135,18 @@ def passing(error: BaseException) -> str | None:
     return next((word for each in chain if (word := _word_of(each)) is not None), None)
 
 
+def without_reason(text: str) -> str:
+    """Returns the text of a client's error, and what an HTTP 400 without a reason mostly means.
+
+    Example:
+        >>> without_reason("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-48:]
+        '(the credentials may have expired, or are wrong)'
+    """
+    found = _STATUS.search(text)
+    is_silent = found is not None and found[1] == "400" and "AWS Error UNKNOWN" in text
+    return f"{text} (the credentials may have expired, or are wrong)" if is_silent else text
+
+
 def status_of(error: BaseException) -> int | None:
     """Returns the HTTP status that an exception, or a cause of it, tells; None if none does."""
     return next((found for each in _causes(error) if (found := _status_of(each)) is not None), None)

@@ -12,6 +12,9 @@ _SECRET: Final = re.compile(
     r"key|secret|token|pass|credential|sig|auth|connection_string|header|cookie", re.IGNORECASE
 )
 
+LEAST_LETTERS: Final = 8
+"""Shorter values are words such as `test`, which stand in paths and messages, too; no service gives out such keys."""
+
 
 class Settings:
     """What `storage_options=` holds. Its `repr` has names alone; pickles keep the values.
@@ -63,7 +66,7 @@ def place_of(operator: str, filesystem: Any, storage_options: Any) -> Any:
 
 
 def without_secrets(text: str, place: Any = None) -> str:
-    """Returns a text without the passwords and keys in its URLs, and without those of `Settings`.
+    """Returns a text without the passwords and keys in its URLs, and without those of `Settings` that stand in it as words.
 
     Example:
         >>> without_secrets("no s3://AKIA:s3cr3t@bucket/a and https://host/a?sig=Zm9v&v=1")
@@ -71,7 +74,7 @@ def without_secrets(text: str, place: Any = None) -> str:
     """
     if isinstance(place, Settings):
         for secret in sorted(_secrets(place.options, is_secret=False), key=len, reverse=True):
-            text = text.replace(secret, "…")
+            text = re.sub(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])", "…", text)
     return without_credentials(text)
 
 
@@ -89,5 +92,5 @@ def _secrets(value: Any, *, is_secret: bool) -> Iterator[str]:
             yield from _secrets(each, is_secret=is_secret)
     elif isinstance(value, bytes):
         yield from _secrets(value.decode(errors="replace"), is_secret=is_secret)
-    elif isinstance(value, str) and is_secret and value:
+    elif isinstance(value, str) and is_secret and len(value) >= LEAST_LETTERS:
         yield value

@@ -1,6 +1,7 @@
 """Versions of files that are not local: whether a file is still the one that was read first.
 
-A store is asked for its size and its etag or time. Etags tell all rewrites, times those of another second.
+A store is asked for its size and its etag or time, before the first read of a file and after each one. Etags tell all
+rewrites, times those of another second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage.clients import fsspec_client
-from arrowflow.storage.requests import time_limit
+from arrowflow.storage.requests import is_by_name, time_limit
 from arrowflow.storage.store import File, Store
 
 _STAMPS: Final = (
@@ -41,6 +42,17 @@ def told_stamp(info: Mapping[str, Any]) -> str | None:
     return next((f"{name} {told[name]}" for name in (*_STAMPS, "created") if told.get(name)), None)
 
 
+def listed_stamp(store: Store, file: File) -> str | None:
+    """Returns the etag or time of a file as the listing told it, or as its client does now; None if neither is known."""
+    client = fsspec_client(store.filesystem)
+    if client is None:
+        return None if file.mtime_ns is None else str(file.mtime_ns)
+    try:
+        return told_stamp(client.info(file.path))
+    except Exception:  # noqa: BLE001  (its reader will report what is wrong)
+        return None
+
+
 def remote_change(
     store: Store, file: File, known: MutableMapping[str, str | None], seconds: float
 ) -> str | None:
@@ -61,7 +73,10 @@ def remote_change(
         return "it was removed"
     if size not in (None, file.size):
         return f"it had {file.size:,} bytes, and has {size:,}"
-    if file.mtime_ns is not None and not store.is_python:
+    handle = store.requests.handles.get(file.path)
+    if handle is not None and (first := stamp_of_handle(handle)) is not None:
+        known.setdefault(file.path, first)  # it was opened before the first read
+    elif file.mtime_ns is not None and not store.is_python:
         known.setdefault(file.path, str(file.mtime_ns))
     if stamp != known.setdefault(file.path, stamp):
         return "it was written again, with the same size"
@@ -75,10 +90,27 @@ def _told(store: Store, file: File, seconds: float) -> tuple[int | None, str | N
         fresh = {"refresh": True} if "refresh" in inspect.signature(client.info).parameters else {}
         info = client.info(file.path, **fresh, **time_limit(client, seconds))
         return info.get("size"), told_stamp(info)
+    if (found := _told_by_handle(store, file)) is not None:
+        return found
     info = store.filesystem.get_file_info(file.path)
     if info.type == pafs.FileType.NotFound:
         raise FileNotFoundError(file.path)
     return info.size, None if info.mtime_ns is None else str(_near(info.mtime_ns, file.mtime_ns))
+
+
+def _told_by_handle(store: Store, file: File) -> tuple[int, str] | None:
+    """Returns size and etag of an object whose client tells them with a handle, which takes one request."""
+    if not is_by_name(store.filesystem):
+        return None
+    with store.filesystem.open_input_file(file.path) as handle:
+        stamp = stamp_of_handle(handle)
+        return None if stamp is None else (handle.size(), stamp)
+
+
+def stamp_of_handle(handle: Any) -> str | None:
+    """Returns the etag or time that came with an open object; None if its client tells neither."""
+    metadata = handle.metadata() or {}
+    return told_stamp({name: bytes(value).decode(errors="replace") for name, value in metadata.items()})
 
 
 def _near(found: int, listed: int | None) -> int:

@@ -23,6 +23,7 @@ from arrowflow.ops.sources.from_memory import same_batches
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Count
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 Splits = Sequence[Sequence[pa.RecordBatch]]
@@ -89,6 +90,7 @@ class Chunks(DealtSource):
                 operator=self.name,
                 kind="source",
                 make=lambda context: ChunksKernel(self.of_epoch(context.epoch).splits),
+                position=Shape(tuple[int, int]),
             ),
         )
 

@@ -23,6 +23,7 @@ from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.walk import post_order
 from arrowflow.testing.chunks import chunked, chunkings, cut
 from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values, joined
+from arrowflow.testing.forgery import check_forged
 from arrowflow.testing.ranks import check_ranks
 
 Make = Callable[[], Dataset]
@@ -80,9 +81,10 @@ def check_operator(
 
 
 def check_dataset(make: Make, *, epochs_differ: bool = False, in_full: bool = True) -> None:
-    """Checks all contracts of a dataset: resume, pickling, declared schema and counts, and epochs."""
+    """Checks all contracts of a dataset: resume, forged states, pickling, declared schema and counts, and epochs."""
     check_declared(make())
     check_resume(make, in_full=in_full)
+    check_forged(make, _state_in_the_middle(make()), stride=1 if in_full else 7)
     check_pickles(make)
     check_epochs(make, differ=epochs_differ)
 
@@ -201,6 +203,12 @@ def check_resume(make: Make, *, epoch: int = 0, in_full: bool = True) -> None:
         assert not _rest(iterator), "batches after the last one"
         following = _resumed(make(), _stored(iterator))
         assert_same_batches(_rest(following), batches_of(make(), epoch=epoch + 1), "after the end")
+
+
+def _state_in_the_middle(dataset: Dataset) -> dict[str, Any]:
+    with iter(dataset) as iterator:
+        _next_batches(iterator, 2)
+        return _stored(iterator)
 
 
 def _a_few(num_states: int) -> list[int]:

@@ -102,6 +102,18 @@ def test_worker_processes_leave_out_the_same(tmp_path: Path) -> None:
     assert "ValueError: row 41 is bad" in kept[0]["_error"][3].as_py()
 
 
+def test_a_quarantine_of_a_function_with_a_long_name(tmp_path: Path) -> None:
+    def fails(batch: Any) -> Any:
+        raise ValueError
+
+    fails.__name__ = fails.__qualname__ = "f" * 300
+    ds = af.range(9).map(fails, on_error="quarantine", quarantine=tmp_path).map(fails, on_error="skip")
+    assert not list(ds)
+    (folder,) = tmp_path.iterdir()
+    assert len(folder.name) < 143
+    assert af.read_quarantine(tmp_path, operator=folder.name).to_table().num_rows == 9
+
+
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_rows_in_front_of_a_bad_one_come_first(executor: Any) -> None:
     with iter(

@@ -543,7 +543,9 @@ def test_nulls_and_lists_together(name: str) -> None:
     ragged = plain(next(iter(load(data, name, lists="ragged", null=-1))))
     assert ragged["x"] == [[1.0, -1.0, 3.0], [0, 2, 3]]
     missing = dataset(pa.list_(pa.int8()), [[1], None, [2, 3]])
-    assert plain(first(missing, name, lists="padded", null=9)) == [[1, 0], [0, 0], [2, 3]]
+    assert plain(first(missing, name, lists="padded", null=9)) == [[1, 0], [9, 9], [2, 3]]
+    fixed = dataset(pa.list_(pa.int8(), 2), [[1, 4], None, [2, 3]])
+    assert plain(first(fixed, name, lists="padded", null=9)) == [[1, 4], [9, 9], [2, 3]]
     for lists in ("ragged", "dense"):
         with pytest.raises(af.DataError, match="'x' has 1 null"):
             first(missing, name, lists=lists, null=9)

@@ -112,6 +112,17 @@ def test_counts_are_kept_beside_the_data(path: Path, tmp_path: Path) -> None:
     assert list(again) == list(saved.split_by_rank(0, 2))
 
 
+def test_counts_are_never_read_as_data(path: Path, tmp_path: Path) -> None:
+    rows = of(path).filter(FILTERS["few"])
+    for name in ("counts.arrow", "counts.Parquet", "counts.csv"):
+        with pytest.raises(PlanError, match=r"save=.* ends in \..*as in 'counts.counts'"):
+            af.count_rows(rows, save=tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    af.range(9).write_ipc(tmp_path / "data")
+    af.count_rows(rows, save=tmp_path / "data" / "rows.counts")
+    assert af.read_ipc(tmp_path / "data").num_rows == 9
+
+
 def test_columns_and_functions_before_the_filter(path: Path) -> None:
     """Also selectors, which do not see the columns that counting adds, and columns that come and go."""
     selected = af.read_parquet(path).with_columns(s=pl.sum_horizontal(pl.selectors.numeric()))
@@ -179,7 +190,7 @@ def test_counts_of_something_else_are_refused(path: Path, tmp_path: Path) -> Non
     ):
         rows.assert_cardinality(tmp_path / "nothing")
     af.range(3).write_ipc(tmp_path / "ipc")
-    with pytest.raises(PlanError, match="holds no counts of this release"):
+    with pytest.raises(PlanError, match="no file of counts of this release"):
         rows.assert_cardinality(next((tmp_path / "ipc").glob("*.arrow")))
     (tmp_path / "cut").write_bytes((tmp_path / "counts").read_bytes()[:-9])
     with pytest.raises(PlanError, match="cannot read the counts"):

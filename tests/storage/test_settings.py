@@ -242,10 +242,29 @@ def test_missing_drivers_name_their_package(
     refused(af.MissingPackageError, lambda: af.read_parquet(url).schema, f"pip install {package}")
 
 
-@pytest.mark.parametrize("secret", [("user", "s3cret"), ["s3cret"], b"s3cret"])
+@pytest.mark.parametrize("secret", [("user", "s3cret-key"), ["s3cret-key"], b"s3cret-key"])
 def test_secrets_in_lists_and_bytes(secret: Any) -> None:
     settings = Settings({"client_kwargs": {"auth": secret}})
-    assert without_secrets("the server said s3cret", settings) == "the server said …"
+    assert without_secrets("the server said s3cret-key", settings) == "the server said …"
+
+
+def test_words_of_a_path_are_no_secrets() -> None:
+    settings = Settings({"key": "test", "secret": "testtest", "token": "abc/def+123="})
+    text = "s3://test-bucket/latest/testtests and 'testtest', token=abc/def+123=;"
+    assert without_secrets(text, settings) == "s3://test-bucket/latest/testtests and '…', token=…;"
+
+
+@pytest.mark.parametrize("names", [{"access_kye": "x"}, {"client_kwarg": {}, "key": "k", "secret": "s"}])
+def test_wrong_names_of_settings_list_those_that_exist(names: dict[str, Any]) -> None:
+    pytest.importorskip("s3fs")
+    (wrong, *_) = names
+    refused(
+        af.PlanError,
+        lambda: af.read_parquet("s3://bucket/a.parquet", storage_options=names).schema,
+        f"storage_options has '{wrong}', which the client of s3:// does not know",
+        "access_key",
+        "endpoint_url",
+    )
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "TBZ", "tar.xz", "txz"])

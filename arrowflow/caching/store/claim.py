@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from pathlib import Path
 
@@ -35,7 +36,9 @@ class Claim:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self.release()
+        # When the interpreter ends nothing can be imported any more, and the lock goes with the process.
+        if not sys.is_finalizing():
+            self.release()
 
 
 def _forget_in_child() -> None:

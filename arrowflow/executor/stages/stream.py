@@ -29,6 +29,7 @@ from arrowflow.kernels.kinds import (
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.observe.timeline import Timeline
 from arrowflow.physical.planner import inputs_share
+from arrowflow.physical.positions import check_position
 from arrowflow.physical.stage import ELEMENT, Chain, child_path
 from arrowflow.physical.tuning import StageKey
 from arrowflow.plan.node import Node
@@ -58,6 +59,8 @@ class StreamContext:
         counts_as_one = not isinstance(child, int) or own.chain.alike
         path = child_path(own.chain, own.path, ELEMENT if counts_as_one else cast(int, child))
         ordered = own.ordered or self.boundary.plan.kernels[0].pins_order
+        if isinstance(child, Chain):  # a state could not be compared with it, since it was not known
+            check_position(chain, position, ordered=ordered)
         share = own.share * inputs_share(own.chain)
         stream = Stream(own.host, chain, epoch, position, path, ordered=ordered, share=share)
         stream.last.downstream = stream.boundary = self.boundary

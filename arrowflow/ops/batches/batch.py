@@ -29,6 +29,7 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -147,6 +148,7 @@ class Batch(RowOperator):
             operator=self.name,
             kind="serial",
             make=lambda context: kernel(self.size, self.drop_remainder),
+            position=Shape(CutPosition),
             splits=True,
             engine="arrow",
         )

@@ -36,6 +36,7 @@ from arrowflow.ops.columns.column_program import check_columns, check_names
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape, parts
 from arrowflow.plan.traits import Borders, Traits
 
 Rows = npt.NDArray[np.int64]
@@ -158,6 +159,9 @@ class BucketBySequenceLength(Operator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: BucketKernel(self),
+                position=Shape(
+                    BucketPosition, lambda at: parts("emitted", at.emitted, len(self.bucket_batch_sizes))
+                ),
                 splits=True,
                 engine="numpy",
                 floor_bytes=held_bytes(self.inputs[0], self.max_lag_rows),

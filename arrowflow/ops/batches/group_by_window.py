@@ -26,6 +26,7 @@ from arrowflow.ops.columns.select import expand_named
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 KEY_TYPES: tuple[Any, ...] = (
@@ -142,6 +143,7 @@ class GroupByWindow(Operator):
             operator=self.name,
             kind="serial",
             make=lambda context: GroupKernel(self),
+            position=Shape(GroupPosition, _wrong),
             splits=True,
             floor_bytes=held_bytes(self.inputs[0], self.max_lag_rows),
             facts=lambda: (f"hold up to {self.max_groups:,} groups, no copy",),
@@ -192,6 +194,15 @@ class GroupPosition(NamedTuple):
     next_row: int
     emitted: Sequence[int]
     number: int
+
+
+def _wrong(at: GroupPosition) -> str | None:
+    numbers = at.offset, at.first, at.next_row
+    if list(numbers) != sorted(numbers):
+        return f"offset, first and next_row are {', '.join(map(str, numbers))}, expected them to ascend"
+    if list(at.emitted) != sorted(set(at.emitted)):
+        return "emitted is out of order, expected rows that ascend"
+    return None
 
 
 class GroupKernel(SerialKernel):

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arrowflow.ops.batches.row_selection import first_late
+from arrowflow.plan.shape import altered
 
 Rows = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
@@ -179,7 +180,10 @@ class Groups:
 
     def _emit_oldest(self, next_row: int) -> Emission:
         key = next(iter(self._open))
-        return self._emit(key, int(np.searchsorted(self._held[key], next_row)), next_row)
+        rows = int(np.searchsorted(self._held[key], next_row))
+        if not rows:
+            raise altered("group_by_window: the place in its input is not one where a batch ends")
+        return self._emit(key, rows, next_row)
 
     def _emit(self, key: Hashable, rows: int, next_row: int) -> Emission:
         held = self._held.pop(key)

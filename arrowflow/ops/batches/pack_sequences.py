@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, shown
-from arrowflow.kernels.cutting import CuttingKernel, Parts
+from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -28,6 +28,7 @@ from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
 from arrowflow.plan.lane import Obstacle, small_windows
 from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
 from arrowflow.types import is_number
@@ -171,6 +172,7 @@ class PackSequences(Operator):
             operator=self.name,
             kind="serial",
             make=lambda context: CuttingKernel(self.window_rows) if fits else SplitKernel(self),
+            position=Shape(CutPosition if fits else SplitPosition),
             splits=True,
             buffer_items=1,
             floor_bytes=row_bytes(self.inputs[0].schema) * self.window_rows,

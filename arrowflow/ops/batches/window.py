@@ -19,6 +19,7 @@ from arrowflow.ops.batches.overlap import Overlap
 from arrowflow.options import MAX_CHUNK_ROWS, MAX_LIST_SIZE, ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
 
@@ -106,6 +107,7 @@ class Window(Operator):
             operator=self.name,
             kind="serial",
             make=lambda context: CollectKernel(self),
+            position=Shape(Mark),
             floor_bytes=row_bytes(self.inputs[0].schema) * self.span,
             facts=lambda: ("collect whole windows, no copy",),
         )

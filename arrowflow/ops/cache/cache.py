@@ -42,6 +42,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import MIN_WINDOW_ROWS, Obstacle
 from arrowflow.plan.node import BindContext, Columns, Count, Node, SourceOrder
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Traits
 from arrowflow.plan.walk import fold, post_order, rows_in_lanes
 
@@ -123,6 +124,7 @@ class Cache(RowOperator):
                 kind="boundary",
                 sees_borders=True,  # it keeps them, for other plans too
                 make=lambda context: CacheKernel(self, shelf, options.ram_budget, context),
+                position=Shape(Position),
                 pins_order=True,
                 facts=lambda: (*facts_before(self.inputs[0]), shelf.prefix.describe()),
             ),

@@ -38,6 +38,8 @@ from arrowflow.ops.cache.serving import DiskCacheKernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import BindContext, Columns, Count, Node, SourceOrder
+from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Traits
 from arrowflow.plan.walk import post_order
 
@@ -227,6 +229,7 @@ class DiskCache(RowOperator):
                 operator=self.name,
                 kind="boundary",
                 sees_borders=True,  # it keeps them, for other plans too
+                position=Shape(Position),
                 make=lambda context: DiskCacheKernel(
                     self._in_run(found, context),
                     self.inputs[0].schema,

@@ -73,7 +73,7 @@ class ChooseFromDatasets(MixOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of blocks and the gatherer."""
-        return self.mix_specs(lambda context: ChooseKernel(self, context))
+        return self.mix_specs(lambda context: ChooseKernel(self, context), Mark, lambda mark: None)
 
 
 def check_numbers(schema: pa.Schema) -> None:

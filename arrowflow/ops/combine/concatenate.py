@@ -21,6 +21,7 @@ from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape, below
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -70,6 +71,11 @@ class Concatenate(SameColumnsOperator):
                 operator=self.name,
                 kind="boundary",
                 make=lambda context: ConcatenateKernel(len(self.inputs), self.schema, context),
+                position=Shape(
+                    ConcatenatePosition,
+                    lambda at: below("number", at.number, len(self.inputs)),
+                    inputs=lambda at: [(at.number, at.input)],
+                ),
             ),
         )
 

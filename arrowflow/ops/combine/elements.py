@@ -19,6 +19,7 @@ from arrowflow.ops.functions.function import function_name
 from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.walk import rows_in_lanes
 
 ElementFunction = Callable[[dict[str, Any]], Any]
@@ -55,7 +56,7 @@ class Row(NamedTuple):
 
     chunk: pa.RecordBatch
     number: int
-    before: Position
+    before: CutPosition
     num_rows: int = 1
 
 
@@ -82,7 +83,7 @@ class Element:
     """
 
     number: int
-    before: Position
+    before: CutPosition
     plan: SubPlan | None
     start: Position = None
     held: Held = field(default_factory=Held)
@@ -104,7 +105,7 @@ class RowsWanted(NamedTuple):
         all_from: Number of the first row from which on all rows are wanted.
     """
 
-    start: Position
+    start: CutPosition | None
     numbers: tuple[int, ...]
     all_from: int
 
@@ -137,7 +138,7 @@ class InterleavePosition(NamedTuple):
         next: Number of the next element.
     """
 
-    start: Position
+    start: CutPosition | None
     open: tuple[Place, ...]
     place: int
     left: int | None
@@ -249,7 +250,11 @@ def element_specs(
 ) -> tuple[KernelSpec, KernelSpec]:
     """Returns the cutter and the opener; the arguments are those of `OpenKernel`."""
     cut = KernelSpec(
-        operator=operator, kind="serial", make=lambda context: RowKernel(), facts=lambda: ("cut rows",)
+        operator=operator,
+        kind="serial",
+        make=lambda context: RowKernel(),
+        position=Shape(RowsWanted),
+        facts=lambda: ("cut rows",),
     )
     opened = KernelSpec(
         operator=operator,

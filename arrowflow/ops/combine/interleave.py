@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.cutting import CutPosition
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
@@ -43,6 +44,7 @@ from arrowflow.options import ResolvedOptions, check_size, parallel_calls
 from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape, below
 from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
 
 MAX_CYCLE_LENGTH = 512
@@ -195,10 +197,30 @@ class Interleave(PieceOperator):
                 operator=self.name,
                 kind="boundary",
                 make=lambda context: InterleaveKernel(self, context, at_once=at_once, ordered=ordered),
+                position=Shape(InterleavePosition, self._wrong, lambda at: [(0, _input_of(at))]),
                 pins_order=self.deterministic is True,
                 facts=lambda: (f"rotate over {self.cycle_length} inputs, {block} of each in turn",),
             ),
         )
+
+    def _wrong(self, at: InterleavePosition) -> str | None:
+        places = [each.place for each in at.open]
+        if (self.block_length is None) is not (at.left is None):
+            return (
+                f"left is {at.left}, expected {'null' if self.block_length is None else 'a number of rows'}"
+            )
+        if at.left is not None and not 0 < at.left <= (self.block_length or 0):
+            return f"left is {at.left}, expected 1 to {self.block_length}"
+        if len(set(places)) < len(places) or len({each.number for each in at.open}) < len(places):
+            return "open names a place or a row twice"
+        return below("place", max([at.place, *places]), self.cycle_length) or below(
+            "number", max((each.number for each in at.open), default=0), max(at.next, 1)
+        )
+
+
+def _input_of(at: InterleavePosition) -> RowsWanted:
+    """Returns the position at which the cutter of rows opens."""
+    return RowsWanted(at.start, tuple(sorted(each.number for each in at.open)), at.next)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +268,7 @@ class InterleaveKernel(BoundaryKernel):
         self._cycle: list[Element | None] = [None] * node.cycle_length
         # By place, the part of a position for an element; also for elements to open again that did not come yet.
         self._marks: list[Place | None] = [None] * node.cycle_length
-        self._start: Position = None  # of the cutter, before the oldest of these elements
+        self._start: CutPosition | None = None  # of the cutter, before the oldest of these elements
         self._saved: dict[int, int] = {}  # number -> place of the elements that did not come yet
         self._seats = 0  # elements that have a place
         self._coming: deque[Element] = deque()  # the next elements, without a place
@@ -263,10 +285,11 @@ class InterleaveKernel(BoundaryKernel):
         if position is not None:
             at = InterleavePosition._make(position)
             self._start, _, self._place, self._left, self._turn, self._next = at
-            for mark in map(Place._make, at.open):
+            at = at._replace(open=tuple(map(Place._make, at.open)))
+            for mark in at.open:
                 self._marks[mark.place] = mark
                 self._saved[mark.number] = mark.place
-            self._input_position = RowsWanted(self._start, tuple(sorted(self._saved)), self._next)
+            self._input_position = _input_of(at)
         return None
 
     # ------------------------------------------------------------------ inputs to pull from

@@ -16,7 +16,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,10 @@ from arrowflow.kernels.held import Held, join
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.combine.mix_position import MixPosition, mix_shape
 from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
 from arrowflow.plan.node import BindContext, Node
-from arrowflow.plan.position import Mark, Position
+from arrowflow.plan.position import Position
 from arrowflow.plan.widths import RowWidth, row_bytes, row_width
 
 BLOCK_ROWS = 16_384
@@ -73,14 +74,23 @@ class MixOperator(SameColumnsOperator):
         """A gathered block is new memory."""
         return True
 
-    def mix_specs(self, make: Callable[[Context], MixKernel]) -> tuple[KernelSpec, ...]:
-        """Returns the collector of blocks and the gatherer."""
+    def mix_specs(
+        self, make: Callable[[Context], MixKernel], cursor: Any, wrong: Callable[[Any], str | None]
+    ) -> tuple[KernelSpec, ...]:
+        """Returns the collector of blocks and the gatherer.
+
+        Args:
+            make: Makes the collector.
+            cursor: The type of its cursor.
+            wrong: Returns what is wrong with a cursor of this type; None for nothing.
+        """
         rows = min(BLOCK_ROWS, self.width.rows_in(PART_BYTES, 0, 1))
         return (
             KernelSpec(
                 operator=self.name,
                 kind="boundary",
                 make=make,
+                position=mix_shape(self.num_sources, BLOCK_ROWS, cursor, wrong),
                 pins_order=True,
                 splits=True,
                 facts=lambda: (f"collect rows of {self.num_sources} inputs, no copy",),
@@ -105,26 +115,6 @@ class MixedRows:
     choices: Choices
     num_rows: int
     nbytes: int
-
-
-class MixPosition(NamedTuple):
-    """Position of a `MixKernel`.
-
-    Attributes:
-        marks: The place in each input.
-        cursor: The place from which the draws of the block are made again.
-        block: Number of the block.
-        row: Rows of the block that are done.
-        most: Rows of the next part, at most.
-        dropped: Inputs that have run out.
-    """
-
-    marks: tuple[Mark, ...]
-    cursor: Position
-    block: int
-    row: int
-    most: int
-    dropped: tuple[int, ...]
 
 
 class MixKernel(BoundaryKernel):

@@ -1,12 +1,10 @@
 """`rejection_resample`: rows left out at random, so that classes have wanted shares.
 
 A row of class i is kept with the probability (target[i] / initial[i]), divided by the largest of these ratios: as many
-rows are kept as the target allows. The decision follows from (seed, operator, epoch, number of the row in the input)
-and the row's class. So it does not depend on where chunks end.
+rows are kept as the target allows. It follows from (seed, operator, epoch, number of the row) and the row's class alone.
 
-Initial shares that are not given are estimated. The first 16 blocks of 512 rows are held back, and decided together from
-their own counts. Each later block is decided from the counts of all blocks before it. So a state holds nothing but
-counts.
+Initial shares that are not given are estimated. The first 16 blocks of 512 rows are held back and decided from their own
+counts, each later block from the counts of all blocks before it. So a state holds only counts.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ from arrowflow.options import ResolvedOptions, check_seed
 from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.position import Counted, Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.random import RESAMPLE_DRAWS, Key, bits, philox
 
@@ -163,6 +162,11 @@ class RejectionResample(RowOperator):
         """Returns None where there are rows: only a run tells."""
         return 0 if inputs[0] == 0 else None
 
+    def _wrong(self, at: ClassCountPosition) -> str | None:
+        sample = at.sample if at.sample or at.rows < SAMPLE_BLOCKS * BLOCK_ROWS else at.open
+        lengths = [len(each) for each in (sample, at.closed, at.open)]
+        return None if set(lengths) == {len(self.target)} else f"counts have {lengths} parts"
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernels: one finds classes, one numbers and counts rows, one decides."""
         counted = (
@@ -181,6 +185,7 @@ class RejectionResample(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: ClassCountKernel(self) if self.initial is None else RowCountKernel(self),
+                position=Shape(ClassCountPosition, self._wrong) if self.initial is None else Shape(Counted),
                 engine="numpy",
                 floor_bytes=held,
                 facts=lambda: (f"take rows {counted}",),

@@ -28,6 +28,7 @@ from arrowflow.plan.change import Change
 from arrowflow.plan.lane import Lane, Obstacle, worst
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import parts
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import rows_in_lanes
 from arrowflow.random import SAMPLE_DRAWS, bits, philox
@@ -134,7 +135,21 @@ class SampleFromDatasets(MixOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of blocks and the gatherer."""
-        return self.mix_specs(lambda context: SampleKernel(self, context))
+        return self.mix_specs(
+            lambda context: SampleKernel(self, context), tuple[Weights, ...] | None, self._wrong
+        )
+
+    def _wrong(self, weights: tuple[Weights, ...] | None) -> str | None:
+        if weights is None:
+            return None
+        for each in weights:
+            if problem := parts("shares", each.shares, len(self.inputs)):
+                return problem
+            if min(each.shares) < 0 or not any(each.shares):
+                return f"shares are {each.shares}, expected weights"
+        return (
+            None if weights and weights[-1].until is None else "cursor ends, expected weights without an end"
+        )
 
 
 class Weights(NamedTuple):

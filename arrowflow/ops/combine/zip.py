@@ -22,6 +22,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
+from arrowflow.plan.shape import Shape, parts
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import post_order
 
@@ -91,6 +92,7 @@ class Zip(Operator):
                 operator=self.name,
                 kind="boundary",
                 make=lambda context: ZipKernel(len(self.inputs), context),
+                position=Shape(tuple[Mark, ...], lambda marks: parts("it", marks, len(self.inputs))),
                 pins_order=True,
                 facts=lambda: ("slices of all inputs side by side, no copy",),
             ),

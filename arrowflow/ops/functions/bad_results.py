@@ -22,6 +22,7 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.ops.functions.function import function_name
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 
 PART: Final = "part"
 """Tells a `PartPosition` from a position of the input, which begins with no text."""
@@ -39,6 +40,10 @@ class PartPosition(NamedTuple):
     kind: str
     rows: int
     before: Position
+
+
+def _is_part(position: Position) -> bool:
+    return isinstance(position, tuple) and position[:1] == (PART,)
 
 
 class FunctionCaller(Protocol):
@@ -112,7 +117,8 @@ class ResultsKernel(SerialKernel):
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores how many results of the next piece were delivered."""
-        if isinstance(position, tuple) and position and position[0] == PART:
+        if _is_part(position):
+            assert position is not None
             _, self._skip, position = PartPosition._make(position)
         self._before = position
         return position
@@ -175,5 +181,12 @@ def results_specs(
         return ResultsKernel(f"{node.title}-{place}", policy, uniform)
 
     return (
-        KernelSpec(operator=node.name, kind="serial", make=make, has_position=checks, facts=lambda: facts),
+        KernelSpec(
+            operator=node.name,
+            kind="serial",
+            make=make,
+            position=Shape(PartPosition, passes=lambda position: not _is_part(position)),
+            has_position=checks,
+            facts=lambda: facts,
+        ),
     )

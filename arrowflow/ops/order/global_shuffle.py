@@ -29,6 +29,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.walk import rows_in_lanes
 from arrowflow.plan.widths import RowWidth, row_width
@@ -118,6 +119,7 @@ class GlobalShuffle(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: RowCollectKernel(self.width, self._order(context), options.ram_budget),
+                position=Shape(tuple[int]),
                 pins_order=True,
                 splits=True,
                 facts=lambda: ("collect all rows where they lie, no copy",),

@@ -45,6 +45,7 @@ from arrowflow.ops.order.spans import Places
 from arrowflow.options import ResolvedOptions, check_seed, check_size
 from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import fold
 from arrowflow.plan.widths import RowWidth, row_width
@@ -213,6 +214,7 @@ class Sample(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: DrawKernel(self, options.ram_budget, context),
+                position=Shape(tuple[int]),
                 pins_order=True,
                 splits=True,
                 engine="numpy",

@@ -32,6 +32,7 @@ from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions, check_seed, check_size
 from arrowflow.plan.lane import Obstacle, small_windows
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.widths import row_bytes
 from arrowflow.random import WINDOW_ORDER, Key, permutation
@@ -136,6 +137,7 @@ class Shuffle(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: CuttingKernel(self.size),
+                position=Shape(CutPosition),
                 splits=True,
                 buffer_items=1,
                 floor_bytes=window_bytes,

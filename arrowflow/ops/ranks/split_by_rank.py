@@ -47,6 +47,7 @@ from arrowflow.plan.lane import FOREVER, Lane, Obstacle
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import LanesPosition, Position
 from arrowflow.plan.row_ranges import push_row_ranges
+from arrowflow.plan.shape import Inputs, Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.walk import count, post_order, rows_in_lanes
 from arrowflow.plan.widths import row_width
@@ -323,6 +324,7 @@ class SplitByRank(RowOperator):
             operator=self.name,
             kind="boundary",
             make=lambda context: self._kernel(steps, shuffles, part_bytes, context),
+            position=Shape(LanesPosition, inputs=lambda at: _inputs(at, lanes, windows=bool(shuffles))),
             runs_last=(Shuffle.name,) if shuffles else (),
             pins_order=True,
             splits=True,
@@ -383,3 +385,13 @@ class FirstRows(Take):
 
     name: ClassVar[str] = SplitByRank.name
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+
+def _inputs(at: LanesPosition, lanes: Sequence[int], *, windows: bool) -> Inputs:
+    """Yields the position of each lane that runs here; before its `shuffle`, if that runs here, too."""
+    for mark in at.lanes:
+        if mark.lane in lanes:
+            before = mark.before
+            if windows and before is not None:
+                ((_, before),) = Shape(CutPosition).inputs_of(before, Shuffle.name)
+            yield lanes.index(mark.lane), before

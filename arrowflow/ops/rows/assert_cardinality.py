@@ -18,6 +18,7 @@ from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
 from arrowflow.plan.position import Counted
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import rows_in_lanes
 
@@ -109,6 +110,7 @@ class AssertCardinality(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: AssertCardinalityKernel(self._count_in(context.epoch)),
+                position=Shape(Counted),
             ),
         )
 
@@ -136,7 +138,7 @@ class AssertCardinalityKernel(CountingKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on, without rows that are too many."""
-        left = self._count - self._counted
+        left = max(0, self._count - self._counted)
         if item.chunk.num_rows > left:
             if left:
                 self._counted = self._count

@@ -21,6 +21,7 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.position import Counted
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -82,6 +83,7 @@ class Enumerate(Operator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: EnumerateKernel(self.start, self.column),
+                position=Shape(Counted),
                 engine="numpy",
             ),
         )

@@ -26,6 +26,7 @@ from arrowflow.ops.columns.column_program import check_columns, check_names
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Columns, Names, Node
 from arrowflow.plan.position import Mark, Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.workarounds.slices import rebased
 
@@ -79,6 +80,7 @@ class Explode(Operator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: ExplodeCutKernel(self.column, size),
+                position=Shape(Mark),
                 facts=lambda: (f"cut where lists make {size:,} rows",),
             ),
             KernelSpec(

@@ -19,6 +19,7 @@ from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Count, Node, SourceOrder
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import SharedByEpochs, Traits
 from arrowflow.plan.walk import fold, post_order, rows_in_lanes
 
@@ -129,6 +130,7 @@ class Repeat(RowOperator):
                     keeps=options.deterministic and self._is_alike(),
                     joins=self.joins,
                 ),
+                position=Shape(RepeatPosition),
             ),
         )
 

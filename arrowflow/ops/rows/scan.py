@@ -35,6 +35,7 @@ from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Traits
 
 MAX_STATE_BYTES = 32 << 10
@@ -110,6 +111,7 @@ class Scan(FunctionOperator):
             operator=self.name,
             kind="serial",
             make=lambda context: ScanKernel(self, context),
+            position=Shape(ScanPosition, _wrong),
             engine="python",
             facts=lambda: (f"{function_name(self.fn)}(state, {self.format}), one call at a time, in order",),
         )
@@ -121,6 +123,14 @@ class ScanPosition(NamedTuple):
 
     input: Position
     state: str
+
+
+def _wrong(at: ScanPosition) -> str | None:
+    try:
+        json.loads(at.state)
+    except (ValueError, RecursionError):
+        return f"state is {at.state[:80]!r}, expected JSON"
+    return None
 
 
 class ScanKernel(SerialKernel):

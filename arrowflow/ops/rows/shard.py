@@ -19,6 +19,7 @@ from arrowflow.ops.order.random_access import InPlaceRows, PickedRows, Rows
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -85,6 +86,7 @@ class Shard(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: StrideCountKernel(self),
+                position=Shape(Counted),
                 facts=lambda: ("count rows",),
             ),
             KernelSpec(

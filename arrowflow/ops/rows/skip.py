@@ -12,6 +12,7 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted, Position
+from arrowflow.plan.shape import Shape, below
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -55,7 +56,10 @@ class Skip(RowOperator):
         behind = self.inputs[0].position_behind(self.count) or (None, 0)
         return (
             KernelSpec(
-                operator=self.name, kind="serial", make=lambda context: SkipKernel(self.count, *behind)
+                operator=self.name,
+                kind="serial",
+                make=lambda context: SkipKernel(self.count, *behind),
+                position=Shape(Counted, lambda at: below("rows", at.rows, self.count + 1)),
             ),
         )
 

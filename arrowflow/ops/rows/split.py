@@ -30,6 +30,7 @@ from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions, check_seed
 from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.walk import rows_in_lanes
 from arrowflow.random import PART_DRAWS, uniforms
@@ -139,6 +140,7 @@ class Split(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: NumberKernel(self._first(context.epoch)),
+                position=Shape(Counted),
                 facts=lambda: ("count rows",),
             ),
             KernelSpec(

@@ -16,6 +16,7 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted, Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -51,7 +52,14 @@ class Take(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
-        return (KernelSpec(operator=self.name, kind="serial", make=lambda context: TakeKernel(self.count)),)
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: TakeKernel(self.count),
+                position=Shape(Counted),
+            ),
+        )
 
 
 class TakeKernel(CountingKernel):

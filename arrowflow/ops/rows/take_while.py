@@ -30,6 +30,7 @@ from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, check
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -111,6 +112,7 @@ class TakeWhile(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: TakeWhileKernel(Evaluation(self)),
+                position=Shape(TakeWhilePosition),
                 engine="numpy+arrow",
             ),
         )
@@ -189,6 +191,7 @@ class TakeWhileBy(RowOperator, PieceOperator):
             operator=self.name,
             kind="serial",
             make=lambda context: TakeWhileKernel(Calls(self, context)),
+            position=Shape(TakeWhilePosition),
             engine="python",
             facts=lambda: (f"{function_name(self.fn)}({self.format}), one call at a time, in order",),
         )

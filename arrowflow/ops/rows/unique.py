@@ -35,6 +35,7 @@ from arrowflow.ops.columns.column_program import (
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.workarounds.slices import readable
 
@@ -124,6 +125,7 @@ class Unique(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: UniqueKernel(self.max_rows),
+                position=Shape(tuple[int]),
                 pins_order=True,
                 engine="numpy",
                 facts=lambda: (f"hold up to {self.max_rows:,} keys, {self.max_rows * KEY_BYTES:,} bytes",),

@@ -22,6 +22,7 @@ from arrowflow.ops.sources.generated_rows import Row, RowGroup, RowsKernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Count, Names
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits
 
 Elements = Literal["rows", "batches"]
@@ -107,6 +108,7 @@ class FromGenerator(Operator):
             operator=self.name,
             kind="source",
             make=lambda context: GeneratorKernel(self),
+            position=Shape(tuple[int]),
             cost="unknown",
             phase="read",
             max_calls=1,

@@ -26,6 +26,7 @@ from arrowflow.ops.sources.from_memory import FromMemory, from_batches
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 SAMPLED_PLACES = 4096
@@ -111,6 +112,7 @@ class FromIndexed(DealtSource):
                 operator=self.name,
                 kind="source",
                 make=lambda context: IndexedKernel(self.of_epoch(context.epoch)),
+                position=Shape(tuple[int]),
                 engine="arrow",
             ),
         )

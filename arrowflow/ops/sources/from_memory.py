@@ -27,6 +27,7 @@ from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Names, Node, SourceOrder
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.types import arrow_type, convert, enum_field, normalise
 from arrowflow.workarounds.codes import masked
@@ -146,7 +147,8 @@ class FromMemory(DealtSource):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of slices."""
-        return (KernelSpec(operator=self.name, kind="source", make=self._kernel),)
+        kind = tuple[int] if self.in_place else tuple[int, int]
+        return (KernelSpec(operator=self.name, kind="source", make=self._kernel, position=Shape(kind)),)
 
     def _kernel(self, context: Context) -> SourceKernel:
         if self.in_place:

@@ -18,6 +18,7 @@ from arrowflow.ops.sources.from_memory import normalised, normalised_schema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.identity import Code, Unknown
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits
 
 
@@ -65,6 +66,7 @@ class FromStream(Operator):
                 operator=self.name,
                 kind="source",
                 make=lambda context: StreamKernel(self.source, schema),
+                position=Shape(tuple[int]),
                 cost="unknown",
                 phase="read",
                 max_calls=1,

@@ -20,6 +20,7 @@ from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Names, Node, SourceOrder
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
@@ -104,6 +105,7 @@ class Range(DealtSource):
                 operator=self.name,
                 kind="source",
                 make=lambda context: RangeKernel(self.of_epoch(context.epoch), context.epoch),
+                position=Shape(tuple[int]),
                 engine="numpy",
             ),
         )

@@ -327,7 +327,7 @@ def test_types_are_those_of_the_first_file(tmp_path: Path) -> None:
     assert found.schema == pa.schema({"a": pa.float64(), "b": pa.string()})
     assert found.to_pydict() == {"a": [1.5, 2.0, 3.0], "b": ["x", "7", None]}
     write(tmp_path, b"a\n3\n", "2.csv")
-    error = refused(lambda: af.read_csv(tmp_path), SchemaError, "column 'b' .* is missing.* Pass schema=")
+    error = refused(lambda: af.read_csv(tmp_path), SchemaError, "column 'b' .* is missing.* pass .*schema=")
     assert error.file.endswith("2.csv")
     schema = pa.schema({"a": pa.float32(), "b": pa.string()})
     assert af.read_csv(tmp_path, schema=schema).to_table().column("b").to_pylist() == ["x", "7", None, None]

@@ -541,6 +541,26 @@ def test_a_full_disk_is_an_error_or_ends_the_caching(root: Path, monkeypatch: py
     assert ids(ds.cache(root)) == list(range(60))
 
 
+@pytest.mark.parametrize("filled", [0, 2])
+def test_a_file_system_that_can_only_be_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, filled: int
+) -> None:
+    """Where the entry is new, and where it is half there: its rows come from it, and the others from the input."""
+    ds = af.range(60).with_options(SMALL).map(lambda b: b)
+    with iter(ds.cache(root)) as iterator:
+        for _ in range(filled):
+            next(iterator)
+
+    def refuses(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("make_folder", "claim", "write_chunk"):
+        monkeypatch.setattr(entries, name, refuses)
+    with pytest.raises(af.CacheFullError, match="the file system can only be read"):
+        ds.cache(root).to_table()
+    assert ids(ds.cache(root, on_full="bypass")) == list(range(60))
+
+
 NUMBERS_OF_ROWS = pa.schema([("x", pa.int64())])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arrowflow.bad_rows import Policy
-from arrowflow.errors import ArrowflowError
+from arrowflow.errors import ArrowflowError, PlanError
 from arrowflow.formats.protocol import Format, footer_of
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.files.row_counts import RowCounts
@@ -64,12 +64,21 @@ class FileRows:
         return at._replace(row=rest)
 
     def row_of(self, number: int, kept: RowCounts, order: SourceOrder | None, epoch: int) -> int:
-        """Returns the number of a row in the order of an epoch, given its number among the rows that are left."""
+        """Returns the number of a row in the order of an epoch, given its number among the rows that are left.
+
+        Raises:
+            PlanError: The counts name splits that are not there.
+        """
         weights = [
             tuple(kept.kept(file, split) for split in range(len(rows)))
             for file, rows in enumerate(self.splits)
         ]
-        at, (file, split), rest = self._found(number, weights, _sums(weights), order, epoch)
+        sums = _sums(weights)
+        if int(sums.sum()) != kept.num_rows:
+            raise PlanError(
+                "assert_cardinality: the counts are of splits that the files do not have; count again with af.count_rows"
+            )
+        at, (file, split), rest = self._found(number, weights, sums, order, epoch)
         return at.counted + kept.row(file, split, rest)
 
     def rows_of(

@@ -23,6 +23,7 @@ from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Names, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.storage import File, Requests, Settings, Store, is_chained, lists_anew, resolve, shown_paths
 from arrowflow.types import convert
@@ -127,6 +128,7 @@ class ListFiles(DealtSource):
                 operator=self.name,
                 kind="source",
                 make=lambda context: ListFilesKernel(self.of_epoch(context.epoch).names),
+                position=Shape(tuple[int]),
                 engine="polars",
             ),
         )

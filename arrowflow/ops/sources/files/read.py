@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 
@@ -52,6 +52,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.change import Change
 from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
+from arrowflow.plan.shape import checked
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.storage import Contents, File, Requests, Store, lists_anew, resolve, shown_paths
 
@@ -367,7 +368,7 @@ class Read(Operator):
 
     def changed_contents(self, then: Sequence[Any]) -> str | None:
         """Compares as many files as the state had."""
-        count, *kept = then
+        count, *kept = checked([*then, ""][:4], tuple[Annotated[int, 1], str, str, str], "contents")
         now = self._contents(count)
         return None if now is None else now.change_since(Contents(*kept), self.files[:count])
 
@@ -378,10 +379,8 @@ class Read(Operator):
     @property
     def is_current(self) -> bool:
         """Whether the paths still mean these files, and none has changed."""
-        suffixes = self.format.suffixes
-        return not lists_anew(
-            self.paths, self.files, filesystem=self.filesystem, suffixes=suffixes, operator=self.operator
-        )
+        options = {"filesystem": self.filesystem, "suffixes": self.format.suffixes, "operator": self.operator}
+        return not lists_anew(self.paths, self.files, **options)
 
     def copies(self) -> tuple[str, ...]:
         """Returns why files of a format that can be mapped are not."""

@@ -12,10 +12,11 @@ from arrowflow.ops.sources.files.pruning import files_wanted, left_out, match_te
 from arrowflow.ops.sources.files.runs import CallBytes
 from arrowflow.ops.sources.files.split_readers import SiftingReader, SplitFetcher, SplitFinder, SplitReader
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
-from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, of_split_key
+from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, of_split_key
 from arrowflow.ops.sources.files.splits import FileScan, FooterSource, SplitPlanner
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.shape import Shape
 from arrowflow.storage import CONNECTIONS, Store
 
 
@@ -45,6 +46,7 @@ def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ..
             operator=node.operator,
             kind="serial",
             make=lambda context: SplitPlanner(node, may_match, calls),
+            position=Shape(ReadPosition),
             pins_order=True,
             facts=lambda: ("order of splits", *pruned(node, may_match)),
             holds_lock=True,

@@ -2,7 +2,8 @@
 
 Lanes are dealt equally many of the rows that are left, so that all ranks know how many steps they make. The epoch's order
 of splits is another one in each epoch, so counts alone would not do: where a lane begins in the middle of a split, a bit
-for each of its rows tells where. A file of counts takes an eighth of a byte a row, before compression.
+for each of its rows tells where. A file of counts takes an eighth of a byte a row. It is no Arrow file: readers would take it
+for data, and what is in a file is checked before anything is made of it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,25 @@ import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from arrowflow.errors import PlanError
+from arrowflow.formats.registry import FORMATS
 from arrowflow.plan.node import Node
+from arrowflow.plan.shape import checked
 from arrowflow.plan.walk import post_order
 
-_SCHEMA = pa.schema({"file": pa.int32(), "split": pa.int32(), "kept": pa.int64(), "bits": pa.binary()})
-_OF, _VERSION = b"arrowflow.counts_of", b"arrowflow.counts_version"
+_MAGIC: Final = b"arrowflow counts 1\n"
+_DIGEST_BYTES: Final = 16
+_CALL: Final = "af.count_rows(dataset, save=path)"
+
+Counted = tuple[int, int, int, bytes]
+"""Number of a file, number of a split, its rows that are left, and a bit for each row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,44 +40,50 @@ class RowCounts:
 
     Attributes:
         of: Identifies the pipeline, with the relative paths and sizes of its files.
-        table: A row a split that has rows left: number of the file, of the split, rows that are left, a bit a row.
+        splits: Those that have rows left.
     """
 
     of: str
-    table: pa.Table
+    splits: tuple[Counted, ...]
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows that are left in all."""
-        return int(self._kept.sum())
+        return sum(kept for _, _, kept, _ in self.splits)
 
     @cached_property
-    def _kept(self) -> npt.NDArray[np.int64]:
-        return self.table["kept"].to_numpy()
-
-    @cached_property
-    def _places(self) -> dict[tuple[int, int], int]:
-        keys = zip(self.table["file"].to_pylist(), self.table["split"].to_pylist(), strict=True)
-        return {key: place for place, key in enumerate(keys)}
+    def _places(self) -> dict[tuple[int, int], Counted]:
+        return {each[:2]: each for each in self.splits}
 
     def kept(self, file: int, split: int) -> int:
         """Returns how many rows of a split are left."""
-        place = self._places.get((file, split))
-        return 0 if place is None else int(self._kept[place])
+        found = self._places.get((file, split))
+        return 0 if found is None else found[2]
 
     def row(self, file: int, split: int, number: int) -> int:
         """Returns the number in its split of a row that is left, given its number among these."""
-        bits = np.frombuffer(self.table["bits"][self._places[file, split]].as_py(), np.uint8)
-        return int(np.flatnonzero(np.unpackbits(bits, bitorder="little"))[number])
+        return int(np.flatnonzero(_bits(self._places[file, split][3]))[number])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes them to a local file, which is there as a whole or not at all."""
+        """Writes them to a local file, which is there as a whole or not at all.
+
+        Raises:
+            PlanError: A reader would take a file of this name for data.
+        """
+        name = Path(path).name
+        suffixes = {suffix for format in FORMATS.values() for suffix in format.suffixes if suffix}
+        taken = [suffix for suffix in suffixes if name.lower().endswith(suffix)]
+        if taken:
+            raise PlanError(
+                f"count_rows: save={os.fspath(path)!r} ends in {taken[0]}, so that a reader may take it for data; expected another "
+                f"ending, as in {name[: -len(taken[0])] + '.counts'!r}"
+            )
         part = Path(f"{os.fspath(path)}.{os.getpid()}.part")
-        table = self.table.replace_schema_metadata({_OF: self.of, _VERSION: "1"})
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        numbers = [(file, split, kept, len(bits)) for file, split, kept, bits in self.splits]
+        head = json.dumps({"of": self.of, "splits": numbers}).encode() + b"\n"
+        body = head + b"".join(bits for _, _, _, bits in self.splits)
         try:
-            with pa.ipc.new_file(str(part), table.schema, options=options) as writer:
-                writer.write_table(table)
+            part.write_bytes(_MAGIC + _digest(body) + body)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -79,25 +93,51 @@ class RowCounts:
         """Reads what `save` wrote.
 
         Raises:
-            PlanError: There is no such file, or it was not written by `af.count_rows`.
+            PlanError: There is no such file, `af.count_rows` did not write it, or it was damaged since.
         """
         try:
-            with pa.memory_map(os.fspath(path)) as source:
-                table = pa.ipc.open_file(source).read_all()
-        except (OSError, pa.ArrowInvalid) as error:
+            data = Path(path).read_bytes()
+            return _parsed(data)
+        except (OSError, ValueError) as error:
             raise PlanError(
                 f"assert_cardinality: count is a number or a file of counts; cannot read the counts in {os.fspath(path)!r} ({error}); "
                 f"write them with {_CALL}"
             ) from None
-        metadata = table.schema.metadata or {}
-        if metadata.get(_VERSION) != b"1" or not table.schema.equals(_SCHEMA):
-            raise PlanError(
-                f"assert_cardinality: {os.fspath(path)!r} holds no counts of this release; write them with {_CALL}"
-            )
-        return cls(metadata[_OF].decode(), table.replace_schema_metadata(None))
 
 
-_CALL = "af.count_rows(dataset, save=path)"
+def _parsed(data: bytes) -> RowCounts:
+    """Returns the counts in a file.
+
+    Raises:
+        ValueError: It is no such file.
+    """
+    start = len(_MAGIC) + _DIGEST_BYTES
+    body = data[start:]
+    if not data.startswith(_MAGIC):
+        raise ValueError("it is no file of counts of this release")
+    if data[len(_MAGIC) : start] != _digest(body):
+        raise ValueError("it was changed or cut after it was written")
+    head, _, bits = body.partition(b"\n")
+    try:
+        kept = json.loads(head)
+        splits = checked(kept["splits"], tuple[tuple[int, int, int, int], ...], "splits")
+        of = checked(kept["of"], str, "of")
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise ValueError("its head does not tell of splits") from None
+    ends = list(accumulate(size for _, _, _, size in splits))
+    parts = [bits[end - size : end] for (_, _, _, size), end in zip(splits, ends, strict=True)]
+    found = tuple((*split[:3], part) for split, part in zip(splits, parts, strict=True))
+    if len(bits) != sum(map(len, parts)) or any(kept != int(_bits(part).sum()) for _, _, kept, part in found):
+        raise ValueError("its splits have other numbers of rows than bits")
+    return RowCounts(of, found)
+
+
+def _bits(packed: bytes) -> npt.NDArray[np.uint8]:
+    return np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
 class Counting:
@@ -117,7 +157,7 @@ class Counting:
 
     def counts(self) -> RowCounts:
         """Returns all that was added."""
-        made: list[tuple[int, int, int, bytes]] = []
+        made: list[Counted] = []
         for (file, split), parts in sorted(self._rows.items()):
             rows = np.concatenate(parts)
             bits = np.zeros(int(rows.max()) + 1, np.uint8)
@@ -127,8 +167,7 @@ class Counting:
                     "count_rows: rows are repeated; count them before the operator that repeats them"
                 )
             made.append((file, split, len(rows), np.packbits(bits, bitorder="little").tobytes()))
-        splits = [dict(zip(_SCHEMA.names, split, strict=True)) for split in made]
-        return RowCounts(self._of, pa.Table.from_pylist(splits, schema=_SCHEMA))
+        return RowCounts(self._of, tuple(made))
 
 
 def known_as(plan: Node) -> str:

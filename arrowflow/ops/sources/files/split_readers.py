@@ -37,7 +37,7 @@ half is let go of with the half: 16 lanes of `wide` hold 410 MiB in place of 730
 class SplitFetcher(ReaderKernel):
     """Fetches the bytes that decoding a split needs, so that decoding never waits. The task's end frees them.
 
-    After each fetch from a file of several splits it asks whether the file is still the same.
+    Before the first fetch from a file of several splits, and after each one, it asks whether the file is still the same.
     """
 
     def __init__(self, node: FileScan, context: Context) -> None:
@@ -54,9 +54,14 @@ class SplitFetcher(ReaderKernel):
         """Yields the task with its bytes."""
         file = payload.footer.file
         if not isinstance(payload.store, Fetched):
+            asks = asks_for_changes(payload.footer)
             with reading(self._operator, file, payload.split.index, self._part):
+                if asks and self._store.is_python and file.path not in self._versions:
+                    raise_change(
+                        self._change(file), file, self._operator
+                    )  # else two fetches may be of two versions
                 store = self._store.fetch_ahead(file, payload.ranges)
-                if asks_for_changes(payload.footer):
+                if asks:
                     raise_change(self._change(file), file, self._operator)
             payload = payload._replace(store=store)
         yield Made(payload, None)

@@ -301,6 +301,8 @@ def test_a_change_between_two_epochs_of_a_file_that_is_not_local(
 
 def test_times_of_a_listing_may_be_finer_than_other_answers() -> None:
     class Coarse:
+        type_name = "coarse"
+
         def get_file_info(self, path: str) -> Any:
             return pafs.FileInfo(path, type=pafs.FileType.File, size=3, mtime_ns=5 * 10**9)
 

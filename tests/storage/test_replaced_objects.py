@@ -1,0 +1,104 @@
+"""Objects of S3 that are replaced while they are read, or between a state and its resume: no row of the new one comes."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.storage import contents, versions
+from tests.ops.tables import refused
+from tests.servers.s3 import S3Server
+
+ROWS, GROUPS = 1_600_000, 8
+
+
+@pytest.fixture(params=["native", "s3fs"])
+def filesystem(request: pytest.FixtureRequest, s3_server: S3Server) -> Any:
+    if request.param == "native":
+        return s3_server.native()
+    pytest.importorskip("s3fs")
+    return s3_server.impatient()
+
+
+def content(first: int, rows: int = ROWS) -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"x": pa.array(range(first, first + rows), pa.int64())})
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=ROWS // GROUPS,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+    )
+    return sink.getvalue()
+
+
+def put(server: S3Server, path: str, data: bytes) -> str:
+    with server.native().open_output_stream(path) as sink:
+        sink.write(data)
+    return path
+
+
+def reads(path: str, filesystem: Any) -> af.Dataset:
+    """Reads one row group after the other, so that most of them are read after a test has replaced the object."""
+    ds = af.read_parquet(path, filesystem=filesystem, num_parallel_calls=1).batch(ROWS // GROUPS)
+    return ds.with_options(af.Options(cpu_budget=1, autotune=False))
+
+
+def take_rest(iterator: Any, found: list[int]) -> None:
+    for batch in iterator:
+        found += batch["x"].to_pylist()
+
+
+@pytest.mark.parametrize("rows", [ROWS, 2 * ROWS])
+def test_an_object_that_is_replaced_in_an_epoch(s3_server: S3Server, filesystem: Any, rows: int) -> None:
+    path = put(s3_server, f"{s3_server.bucket()}/a.parquet", content(0))
+    found: list[int] = []
+    change = "the file has changed since it was listed"
+    with iter(reads(path, filesystem)) as iterator:
+        found += next(iterator)["x"].to_pylist()
+        put(s3_server, path, content(10_000_000, rows))
+        with pytest.raises(af.SourceError, match=change):
+            take_rest(iterator, found)
+    assert found == list(range(len(found)))
+
+
+def test_an_object_that_is_replaced_before_its_footer_is_read(s3_server: S3Server, filesystem: Any) -> None:
+    bucket = s3_server.bucket()
+    first, second = (put(s3_server, f"{bucket}/{name}.parquet", content(0)) for name in "ab")
+    ds = af.read_parquet([first, second], filesystem=filesystem)
+    _ = ds.schema
+    put(s3_server, second, content(0, ROWS // 2))
+    refused(af.SourceError, ds.to_table, "the file has changed since it was listed", "b.parquet")
+
+
+def test_an_object_that_is_replaced_between_a_state_and_its_resume(
+    s3_server: S3Server, filesystem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(s3_server, f"{s3_server.bucket()}/a.parquet", content(0))
+    with iter(reads(path, filesystem)) as iterator:
+        next(iterator)
+        state = json.loads(json.dumps(iterator.state_dict()))
+    with iter(reads(path, filesystem)) as iterator:
+        iterator.load_state_dict(state)
+        assert next(iterator)["x"][0].as_py() == ROWS // GROUPS
+    if not hasattr(filesystem, "info"):
+        _tell_another_second(monkeypatch)
+    put(s3_server, path, content(10_000_000))
+    if hasattr(filesystem, "invalidate_cache"):
+        filesystem.invalidate_cache()
+    with iter(reads(path, filesystem)) as iterator:
+        refused(af.StateError, lambda: iterator.load_state_dict(state), "a.parquet", "it was written again")
+
+
+def _tell_another_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets listings tell another second: those of pyarrow have no etags, and those of S3 no fractions."""
+    stamp = versions.listed_stamp
+    monkeypatch.setattr(contents, "listed_stamp", lambda *place: f"{stamp(*place)} later")
