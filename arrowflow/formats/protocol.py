@@ -212,8 +212,8 @@ def match(
             if widen or may_lack:
                 continue
             text = (
-                f"column {name!r} ({type}) is missing; {closest(name, footer.schema.names)}; "
-                "pass missing_columns='null' to fill it with null, or schema= with all columns"
+                f"column {name!r} ({type}) is missing; pass missing_columns='null' to fill it with null, or schema= with all "
+                f"columns; {closest(name, footer.schema.names)}"
             )
             raise SchemaError(text).locate(operator=operator, file=footer.file.path)
         if found[name] == type or has_same_values(found[name], type):

@@ -171,14 +171,23 @@ class Entry(StoredChunks[Chunk]):
         return entry
 
     def _write(self, draft: Draft) -> Name:
-        if not self.folder.is_dir():  # cleared meanwhile
-            self.claim()
-        name = write_chunk(self.folder, draft)
+        name = self._written(draft)
         self._damaged.discard(name)
         # Without the mark, another process was faster: the entry is complete, and needs no other chunk.
         if not (self.folder / UNFINISHED).exists():
             self._remove_others()
         return name
+
+    def _written(self, draft: Draft) -> Name:
+        for _ in range(MAX_TRIES):
+            if not self.folder.is_dir():  # cleared meanwhile
+                self.claim()
+            try:
+                return write_chunk(self.folder, draft)
+            except WriteError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+        return write_chunk(self.folder, draft)
 
     def open(self, name: Name) -> Chunk:
         """Maps a chunk that was just committed.
@@ -218,7 +227,8 @@ class Entry(StoredChunks[Chunk]):
         final = self.root / self.fingerprint
         if self.folder != final and take_name(self.folder, final):
             self.folder = final
-        flush(self.root)
+        with contextlib.suppress(FileNotFoundError):  # cleared meanwhile, with the folder of the cache
+            flush(self.root)
 
     def _remove_others(self) -> bool:
         """Removes chunks whose rows others hold. Returns whether the entry is complete; if not, removes nothing."""

@@ -83,8 +83,8 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
     """Returns the entries in the folder of `cache(path)`, the least recently used entry first.
 
     The function looks at names and descriptions alone, so it is quick, and may run beside pipelines. It ignores all
-    other files in the folder, and the unfinished output of inputs that cannot be repeated. A folder that does not exist
-    has no entries.
+    other files in the folder, and the unfinished output of inputs that cannot be repeated. A link to the folder of an
+    entry is an entry, as it is for pipelines. A folder that does not exist has no entries.
 
     Raises:
         PlanError: `path` is no path of a local folder.
@@ -95,7 +95,7 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
         >>> for entry in af.cache_info("cache"):
         ...     print(entry.fingerprint, entry.bytes, entry.complete, entry.last_used)
     """
-    return _entries(local_folder("cache_info", path))
+    return _entries(local_folder("cache_info", path), links=True)
 
 
 def cache_clear(
@@ -108,7 +108,7 @@ def cache_clear(
 
     The call is safe beside running pipelines. An entry that is being computed stays. A pipeline that reads removed
     chunks reads on in them, and computes the chunks that it has not yet reached. Remains of killed processes are
-    removed, too. Files that caches did not make are never removed.
+    removed, too. Files that caches did not make are never removed, nor is anything behind a link.
 
     Args:
         path: The folder.
@@ -133,7 +133,7 @@ def cache_clear(
     age = _age(older_than)
     most = None if max_bytes is None else parse_bytes("cache_clear: max_bytes", max_bytes)
     now = datetime.now(UTC)
-    entries = _entries(root)
+    entries = _entries(root, links=False)
     left = sum(entry.bytes for entry in entries)
     removed = []
     failed: list[WriteError] = []
@@ -189,17 +189,17 @@ def _age(older_than: timedelta | float | str | None) -> timedelta | None:
     return timedelta(seconds=min(given, timedelta.max.total_seconds() // 2))
 
 
-def _entries(root: Path) -> list[CacheEntry]:
-    found = [_look(folder) for folder in _folders(root) if _ENTRY.fullmatch(folder.name)]
+def _entries(root: Path, *, links: bool) -> list[CacheEntry]:
+    found = [_look(folder) for folder in _folders(root, links=links) if _ENTRY.fullmatch(folder.name)]
     entries = [entry for entry in found if entry is not None]
     return sorted(entries, key=lambda entry: (entry.last_used, entry.fingerprint))
 
 
-def _folders(root: Path) -> list[Path]:
-    """Returns the folders in a folder, without links to folders."""
+def _folders(root: Path, *, links: bool = False) -> list[Path]:
+    """Returns the folders in a folder, and links to folders only if asked for."""
     try:
         with os.scandir(root) as found:
-            return [root / each.name for each in found if each.is_dir(follow_symlinks=False)]
+            return [root / each.name for each in found if each.is_dir(follow_symlinks=links)]
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:

@@ -629,6 +629,30 @@ def test_a_folder_that_vanishes_while_it_is_filled(root: Path) -> None:
     assert [entry.complete for entry in af.cache_info(root)] == [True]
 
 
+@pytest.mark.parametrize("name", ["write_chunk", "flush"])
+def test_a_folder_that_vanishes_at_the_worst_moment(
+    name: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actual, moments = getattr(entries, name), [None]
+
+    def removed_before(*arguments: Any) -> Any:
+        if moments:
+            moments.pop()
+            shutil.rmtree(root)
+        return actual(*arguments)
+
+    monkeypatch.setattr(entries, name, removed_before)
+    ds = af.range(60).with_options(SMALL).cache(root, key=KEY)
+    if name == "write_chunk":  # the chunk is written again
+        assert ids(ds) == list(range(60))
+        assert committed(root) == set(range(60))
+    else:  # nothing is left to be written
+        entry = entry_of(root).filling()
+        filled(entry, 1)
+        entry.finish()
+    assert not moments
+
+
 def test_bad_arguments(root: Path) -> None:
     ds = af.range(3)
     lacking: tuple[dict[str, Any], ...] = (
