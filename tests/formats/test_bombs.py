@@ -126,7 +126,7 @@ def test_a_record_that_unfolds_without_an_end(tmp_path: Path, name: str, start: 
     path = tmp_path / name
     path.write_bytes(gzip.compress(start + bytes(100 << 20), 1, mtime=0))
     assert path.stat().st_size < 1 << 20
-    refused(af.SourceError, lambda: read(name.split(".")[1], path), "has more than", path.name)
+    refused(af.BudgetError, lambda: read(name.split(".")[1], path), "has more than", "schema=", path.name)
 
 
 @pytest.mark.parametrize("length", [1 << 28, 1 << 33, 1 << 63])

@@ -53,7 +53,9 @@ class Skip(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
-        behind = self.inputs[0].position_behind(self.count) or (None, 0)
+        behind: tuple[Position, int] = None, 0
+        if options.deterministic:  # without an order places are not counted in rows
+            behind = self.inputs[0].position_behind(self.count) or behind
         return (
             KernelSpec(
                 operator=self.name,

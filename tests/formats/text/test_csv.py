@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.errors import BudgetError, PlanError, SchemaError, SourceError
+from arrowflow.errors import ArrowflowError, BudgetError, PlanError, SchemaError, SourceError
 from arrowflow.formats import FORMATS
 from arrowflow.formats.text import blocks
 from arrowflow.formats.text.csv import CsvFormat
@@ -438,14 +438,21 @@ def test_what_is_no_utf8_behind_the_sample(tmp_path: Path, monkeypatch: pytest.M
     assert rows_of(tmp_path, data, schema=schema)["a"][-1] == b"\xff"
 
 
-@pytest.mark.parametrize("data", [b'a\n1\n"' + b"x\n" * 99, b'"a\n' + b"x\n" * 99, b"a\n" + b"x" * 200])
-def test_a_record_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b'a\n1\n"' + b"x\n" * 99, SourceError),
+        (b'"a\n' + b"x\n" * 99, SourceError),
+        (b"a\n" + b"x" * 200, BudgetError),
+    ],
+)
+def test_a_record_that_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, kind: type[ArrowflowError]
+) -> None:
     monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 4)
     monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", 4)
     monkeypatch.setattr("arrowflow.formats.text.blocks._MAX_RECORD_BYTES", 64)
-    refused(
-        lambda: af.read_csv(write(tmp_path, data)), SourceError, r"record at byte \d+ has more than 64 bytes"
-    )
+    refused(lambda: af.read_csv(write(tmp_path, data)), kind, r"record at byte \d+ has more than 64 bytes")
 
 
 STRAY = b'a,b\n1,"x, y"\n2,"3 inch\n' + b"4,x\n" * 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,18 @@ def test_it_begins_near_its_first_row(name: str) -> None:
     for count in (1, 2_999, 3_000, 8_999, len(rows) - 1, len(rows), len(rows) + 70_000):
         assert ids(BEGUN[name]().skip(count), epoch=2) == rows[count:], count
     check_resume(lambda: BEGUN[name]().skip(5_500).batch(1_000), in_full=False)
+
+
+@pytest.mark.parametrize("name", ["numbers", "numbers with columns", "memory", "memory in blocks"])
+def test_without_an_order_it_leaves_out_as_many_rows(name: str) -> None:
+    def rows(count: int) -> list[int]:
+        return ids(BEGUN[name]().skip(count).with_options(af.Options(deterministic=False)))
+
+    every = rows(0)
+    for count in (1, 3_000, 8_999):
+        left = rows(count)
+        assert len(left) == len(every) - count
+        assert not Counter(left) - Counter(every)
 
 
 def test_it_counts_the_rows_of_its_own_input() -> None:
