@@ -53,9 +53,12 @@ def write(path: Path, rows: pa.Table) -> None:
 def test_they_mix(tmp_path: Path, suffix: str, wide_first: bool) -> None:
     for number in range(4):
         write(tmp_path / f"{number}{suffix}", table(wide=(number % 2 == 0) == wide_first))
+    first = table(wide=wide_first).schema
+    if suffix == ".parquet":  # of maps pyarrow 22 reads `large_string` as `string`
+        first = pq.read_schema(tmp_path / f"0{suffix}").remove_metadata()
     ds = af.read(tmp_path, format="parquet" if suffix == ".parquet" else "ipc")
     found = ds.to_table()
-    assert ds.schema == found.schema == table(wide=wide_first).schema
+    assert ds.schema == found.schema == first
     for name, values in VALUES.items():
         assert found.column(name).to_pylist() == values * 4
     assert ds.filter(pl.col("text") == "u").to_table().num_rows == 4

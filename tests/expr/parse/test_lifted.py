@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import pickle
 from typing import Any
@@ -42,7 +43,9 @@ def test_the_form_is_short_and_can_be_read_again(name: str) -> None:
     again = dumps(loads(text))
     assert isinstance(again, Text) and json.loads(whole(again)) == json.loads(given)
     part = polars_tree.deserialise(again)
-    assert part is not None and json.loads(part.meta.serialize(format="json")) == json.loads(given)
+    # Polars may write a series that it has read in other words, which have to be those of the whole form.
+    rewritten = pl.Expr.deserialize(io.StringIO(given), format="json").meta.serialize(format="json")
+    assert part is not None and json.loads(part.meta.serialize(format="json")) == json.loads(rewritten)
     assert polars_tree.serialise(LONG[name]) == text and dumps({"a": 1}) == '{"a": 1}'
     assert like(text, "x") == "x" and not isinstance(like("y", "x"), Text)
 
