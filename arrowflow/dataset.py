@@ -435,10 +435,12 @@ class Dataset:
 
         Args:
             fn: Gets a record batch and returns one, in the type that `format` names. Returned memory that `fn` could
-                write again, such as an array that it keeps, is copied. Of a class each worker makes an instance, and
-                calls the instance: the place for things that are costly to load. `functools.partial` gives the class
-                arguments. An instance belongs to one operator and lives for one iteration over the dataset. So each
-                epoch makes new instances, but the repetitions of a later `repeat` share them.
+                write again, such as an array that it keeps, is copied. Of a class, as many instances are made as calls
+                run at once, and called: the place for things that are costly to load. A call may run on another thread
+                than the one before, so what belongs to one thread, such as a connection of `sqlite3`, is made in the
+                call. `functools.partial` gives the class arguments. An instance belongs to one operator and lives for one
+                iteration over the dataset. So each epoch makes new instances, but the repetitions of a later `repeat` share
+                them.
             format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. Returned arrays of shape `(n, …)`
                 become nested `fixed_size_list`, or `fixed_shape_tensor` where `schema` says so. `"polars"`: data
                 frames.
