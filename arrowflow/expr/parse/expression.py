@@ -76,10 +76,6 @@ class Expr:
         more = str(self.source) if isinstance(data, str) and '"Float":null' in data else ""
         return f"{self.engine}:{_digest(data, more)}"
 
-    def __reduce__(self) -> tuple[type[Expr], tuple[Any, ...]]:
-        # With its form: Polars 1.35 may write a series that it has read in other words, and the digest would be another.
-        return Expr, (self.engine, self.source, self.name, self.columns, self._serialised)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expr) and (self.name, self.digest()) == (other.name, other.digest())
 
