@@ -212,20 +212,26 @@ class _Reader:
 
     def _among(self, name: str, keys: Sequence[Any]) -> Test:
         """The test of being one of the sorted `keys`. A null may be in no list, pyarrow says."""
-        type = self.schema.field(name).type
 
-        def test(statistics: Statistics, rows: int) -> _May:
-            found = statistics.get(name)
-            if found is not None and found.null_count == rows:
-                return _May(False, True)
-            low, high = _limits(found, type)
-            if low is None or high is None:
-                return _MAYBE
+        def within(low: Any, high: Any) -> _May:
             try:
                 at = bisect_left(keys, low)
                 return _May(at < len(keys) and keys[at] <= high, True)
             except TypeError:
                 return _MAYBE
+
+        return self._by_limits(name, _May(False, True), within)
+
+    def _by_limits(self, name: str, of_nulls: _May, within: Callable[[Any, Any], _May]) -> Test:
+        """The test of a column by its least and greatest value; `of_nulls` is the answer for nothing but nulls."""
+        type = self.schema.field(name).type
+
+        def test(statistics: Statistics, rows: int) -> _May:
+            found = statistics.get(name)
+            if found is not None and found.null_count == rows:
+                return of_nulls
+            low, high = _limits(found, type)
+            return _MAYBE if low is None or high is None else within(low, high)
 
         return test
 
@@ -274,23 +280,16 @@ class _Reader:
             return []
 
     def _bounds(self, function: str, name: str, values: Sequence[Any]) -> Test:
-        type = self.schema.field(name).type
-        floating = pa.types.is_floating(type)
+        floating = pa.types.is_floating(self.schema.field(name).type)
         # The value of the comparison for a NaN, which no statistics show.
         nan = function == "not_equal" or (self.polars and function in ("greater", "greater_equal"))
 
-        def test(statistics: Statistics, rows: int) -> _May:
-            found = statistics.get(name)
-            if found is not None and found.null_count == rows:
-                return _May(False, False)
-            low, high = _limits(found, type)
-            if low is None or high is None:
-                return _MAYBE
+        def within(low: Any, high: Any) -> _May:
             true = any(_possible(function, low, high, value) for value in values)
             false = any(_possible(_OPPOSITE[function], low, high, value) for value in values)
             return _May(true or (floating and nan), false or (floating and not nan))
 
-        return test
+        return self._by_limits(name, _May(False, False), within)
 
 
 RULES: Final[dict[str, Callable[..., Test | None]]] = {
