@@ -21,6 +21,7 @@ NAMES = (
     "pieces",
     "memory",
     "budgets",
+    "straggler",
     "autotune",
     "tutorial",
     "packing",

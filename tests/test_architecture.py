@@ -143,6 +143,7 @@ LONG: dict[str, str] = {
     "executor/stages/parallel.py": "one stage, and the calls that are suspended in it",
     "ops/sources/files/read.py": "one node, its binding, and what each rule asks of it",
     "ops/combine/interleave.py": "one operator: its node, the pieces for its turns, and its kernel",
+    "physical/tuning.py": "the seam to the tuner: what is measured and what is set, and mostly docstrings",
     "state.py": "one value: how it is made, checked, compared and merged",
     "plan/node.py": "one method a question to an operator, and mostly docstrings",
 }

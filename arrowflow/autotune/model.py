@@ -15,6 +15,7 @@ from arrowflow.physical.tuning import (
     NO_TIMES,
     WAITS,
     ClusterStatistics,
+    Refusals,
     RunSample,
     StageKey,
     StageStatistics,
@@ -53,8 +54,7 @@ class StageWindow:
         in_flight: Calls in flight, on average.
         cores: Cores that they used, on average.
         queued: Calls that waited for a core, on average.
-        capped: Whether it had input, but as many calls in flight as may be.
-        full: Whether its output had no room.
+        refused: How often it had input, and why no call could start.
         unfinished: Of long calls that still run: calls in flight, cores and those that waited for a core, on average.
     """
 
@@ -63,8 +63,7 @@ class StageWindow:
     in_flight: float
     cores: float
     queued: float
-    capped: bool
-    full: bool
+    refused: Refusals
     unfinished: Times = NO_TIMES
 
     def with_unfinished(self) -> StageWindow:
@@ -225,8 +224,7 @@ def _stage_window(before: StageStatistics | None, after: StageStatistics, second
         # The CPU time of the workers leaves out the work of other pools; calls in those pools say that they compute.
         cores=(busy * after.weight if after.foreign else grown("cpu_seconds")) / seconds,
         queued=grown("queued_seconds") / seconds,
-        capped=grown("capped") > 0,
-        full=grown("full") > 0,
+        refused=after.refusals if before is None else after.refusals.plus(before.refusals, -1),
         unfinished=Times(*unfinished),
     )
 

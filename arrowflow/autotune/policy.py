@@ -10,7 +10,8 @@ The policy sets the limits that the executor cannot know:
   left. Little's law says how many are missing;
 * **calls of functions that hold the interpreter lock**. The policy finds such functions by letting them run alone for
   a few calls, which then make as much as many did;
-* **room** for finished chunks, where a stage is now blocked and now waited for.
+* **room** for finished chunks, where a stage is now blocked and now waited for;
+* **the line** of calls and chunks behind a call that takes long, where cores idle since no more may wait for their turn.
 
 One change at a time is a *trial*: after a while to settle, the policy compares the rate with the one before. A change
 that did not help is taken back and rests, twice as long each time; a cost that drifts ends all rests.
@@ -51,6 +52,7 @@ from arrowflow.physical.tuning import (
 
 PERIOD_SECONDS, LONG_SECONDS = 0.05, 2.0
 MAX_READY_ITEMS = 64
+MAX_LINE = 1 << 14
 STEP = 0.05
 BUSY, OVER = 0.9, 1.05
 WORTH = 1.04
@@ -183,7 +185,12 @@ class Policy:
         idle = window.cores < BUSY * self._cpu_budget
         for key, part in window.tunable():
             if self._room_for_calls(key, part) or (
-                idle and (self._more_calls(key, part, window) or self._alone(key, part, window))
+                idle
+                and (
+                    self._longer_line(key, part, window)
+                    or self._more_calls(key, part, window)
+                    or self._alone(key, part, window)
+                )
             ):
                 return
         for key, part in window.tunable()[:1]:
@@ -192,16 +199,30 @@ class Policy:
     def _room_for_calls(self, key: StageKey, part: StageWindow) -> bool:
         """Makes room for calls that wait, begin together when there is some, and so end together."""
         calls, stage = part.stage.max_calls, part.stage
-        if not (part.may_wait and part.full and stage.ready_limit < calls and not stage.given_ready):
+        if not (
+            part.may_wait and part.refused.chunks and stage.ready_limit < calls and not stage.given_ready
+        ):
             return False
         self._set(key, max_ready_items=calls, reason=f"room for {calls} chunks, as many as calls in flight")
         self._settle()
         return True
 
+    def _longer_line(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
+        """Tries more calls, or chunks, that wait for their turn behind a call that takes long. The ledger bounds them."""
+        stage, refused = part.stage, part.refused
+        slots = min(MAX_LINE, 2 * stage.max_slots) if refused.slots else stage.max_slots
+        chunks = min(MAX_LINE, 2 * stage.max_turn_chunks) if refused.turn else stage.max_turn_chunks
+        longer = (slots, chunks) != (stage.max_slots, stage.max_turn_chunks)
+        if not (longer and window.says_something and self._stages[key].may("line", self._now)):
+            return False
+        evidence = f"{slots} calls and {chunks:,} chunks in line"
+        self._try("line", key, evidence, window, max_slots=slots, max_turn_chunks=chunks)
+        return True
+
     def _more_calls(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
         """Tries more calls in flight where calls wait and all that may be are in use."""
         most = part.stage.max_calls
-        wanted = part.may_wait and part.capped and part.all_in_use and part.calls >= most / 2
+        wanted = part.may_wait and part.refused.calls > 0 and part.all_in_use and part.calls >= most / 2
         # The calls that the consumer lacks, but no more than the cores can bear, if the new calls are like the old.
         doubt = 1 + window.doubt(key)
         cores = self._cpu_budget / max(window.cores, 0.01)
@@ -248,7 +269,7 @@ class Policy:
         """Tries a larger buffer in front of a consumer that waits although the buffer was full meanwhile."""
         memory = self._stages[key]
         room = min(MAX_READY_ITEMS, 2 * memory.setting.max_ready_items)
-        wanted = part.full and room > memory.setting.max_ready_items and window.says_something
+        wanted = part.refused.chunks and room > memory.setting.max_ready_items and window.says_something
         if wanted and not part.stage.given_ready and memory.may("room", self._now):
             self._try("room", key, f"room for {room} chunks", window, max_ready_items=room)
 
@@ -361,6 +382,8 @@ def _setting(stage: StageStatistics) -> Setting:
     return Setting(
         max_calls=stage.max_calls,
         max_ready_items=stage.ready_limit,
+        max_slots=stage.max_slots,
+        max_turn_chunks=stage.max_turn_chunks,
         weight=stage.weight,
         reason=stage.reason,
         calls_are_short=stage.calls_are_short,

@@ -7,10 +7,14 @@ Success
     With `deterministic=False` they come in the order of completion.
  2. A free thread runs the most downstream stage that can run. That rule keeps queues short. Stages that compute need
     no other balancing. Only streams in which something changed are looked at (see `workers.ready`).
- 3. A call may start if its stage has room (`Stage.can_start`). That is:
-    a. It has input, and fewer calls in flight than `StageLimits.max_calls`. A call is in flight while a thread runs it.
-    b. Fewer chunks than `max_ready_items` wait for the next stage, and fewer than `max_slots` for their turn.
-    c. With what it may take, the ledger stays within the stage's share of the budget.
+ 3. `Stage.look` says whether a call may start. It returns one value and changes nothing: `Ready` with the call, `Waits`
+    for another stage, `Blocked` at a gate, or `Done`. The ready set, the tuner, the reasons why cores idle, `stats()` and
+    `describe()` all read this value. These are the gates (`physical.tuning.Gate`), in the order of the look:
+    a. CALLS: fewer calls are in flight than `StageLimits.max_calls`. A call is in flight while a thread runs it.
+       TOKEN: a core of the budget is free, for calls that compute (rule 5).
+    b. SLOTS: fewer calls than `max_slots` were started and are not delivered. TURN: fewer of their chunks than
+       `max_turn_chunks` wait for their turn. CHUNKS: fewer chunks than `max_ready_items` wait for the next stage.
+    c. BYTES: with what the call may take, the ledger stays within the stage's share of the budget.
     d. A call is the *head of its line* if its stage has nothing else: no call that runs or waits for its turn, and no
        chunk that waits for the next stage. In place of (b) and (c) it only has to fit the whole budget.
     e. The head is *needed* if the consumer has no item, and each stage between the two is idle and waits for the stage
@@ -74,6 +78,24 @@ Cancel and early close
     holds them a moment later.
 12. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and
     the pools of Arrow and Polars, do not survive a fork in the middle of work.)
+
+Two examples
+------------
+A full ledger. The plan is read → map → batch, and the budget has room for three chunks. The consumer is in its own code.
+`read` has put out two chunks, and `map` is in one call, which reserves the third::
+
+    map    Blocked(CALLS)   one call may run at a time
+    read   Blocked(BYTES)   most_bytes: two chunks, so it is looked at again once the ledger counts no more than that
+
+The call ends, and its chunk waits for `batch`. It still stands on memory, so `read` stays blocked, and so is `map`. The
+consumer calls `next()`, takes the chunk, and lets go of it. Bytes are released: `map` is Ready, then `read`. Were the
+next chunk larger than the whole budget, `read` would be the head of its line. `map` would answer `Waits(read)`. So
+`read` is needed, and goes beyond the budget, once nothing else does.
+
+A straggler. Four cores decode calls of 32 chunks, and the first call takes very long. The other three cores go on: their
+chunks wait for their turn in slots, behind the first one. `read` answers `Blocked(TOKEN)` while the cores are busy. After
+64 calls it answers `Blocked(SLOTS)`, and counts that. The tuner sees the count and idle cores, and tries 128 slots. Once
+the first call ends, `complete` delivers all chunks up to the next call that still runs.
 
 States
 ------

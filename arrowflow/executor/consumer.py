@@ -30,7 +30,7 @@ from arrowflow.executor.limits import (
     RECENT_ITEMS,
     TAKEN_SHARE,
 )
-from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.base import Ready, Stage
 from arrowflow.executor.workers.pool import Pool
 from arrowflow.executor.workers.worker import Caller, wake
 from arrowflow.kernels.items import Item
@@ -147,12 +147,12 @@ class Consumer(Caller):
                     if last.error is not None:
                         raise last.error
                     return None
-                stage = self.pool.pick_inline() if self.hurries else None
-                call = None if stage is None else self._begin(stage)
-                if stage is None and self._ask_workers():
+                ready = self.pool.pick_inline() if self.hurries else None
+                call = None if ready is None else self._begin(ready)
+                if ready is None and self._ask_workers():
                     continue
-            if stage is not None:
-                self._run(stage, call)
+            if ready is not None:
+                self._run(ready.stage, call)
             elif not self._wait(patience):
                 # A call that should be over before another thread would be awake wakes nobody. If the call takes long
                 # after all, the consumer wakes the others.
@@ -208,10 +208,10 @@ class Consumer(Caller):
         self.waited_seconds += clock.now() - began
         return rung
 
-    def _begin(self, stage: Stage) -> Any:
+    def _begin(self, ready: Ready) -> Any:
         self.state, self._in_charge = COMPUTING, True
         self.pool.guard()
-        return self.pool.begin(stage, self)
+        return self.pool.begin(ready, self)
 
     def _run(self, stage: Stage, call: Any) -> None:
         engine, clock = self.engine, self.engine.clock

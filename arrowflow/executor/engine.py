@@ -20,7 +20,7 @@ from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.limits import INTERRUPTED_KILLED_SECONDS, INTERRUPTED_SECONDS, KILLED_SECONDS
 from arrowflow.executor.process_exit import check_process, register, rest_at_exit
 from arrowflow.executor.processes.kernel import RunProcesses
-from arrowflow.executor.stages.base import Stage, StreamView
+from arrowflow.executor.stages.base import Stage, StreamView, describe
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.executor.stages.sizes import Sizes
@@ -344,9 +344,11 @@ class Engine:
         ]
         lines += [f"{one.name} {one.state.name}, in {one.operators}" for one in list(self.pool.threads)]
         for stage in list(ready.stages()):
-            out = "ended" if stage.ended else f"{len(stage.out)} ready"
             noted = "" if stage.stream is self.root else f", stream noted {cast(Stream, stage.stream).noted}"
-            lines.append(f"{'+'.join(stage.plan_titles)}: {stage.running} calls run, {out}{noted}")
+            lines.append(
+                f"{'+'.join(stage.plan_titles)}: {describe(stage.look())}; {stage.running} calls run, "
+                f"{stage.undelivered} undelivered, {stage.turn_chunks} chunks wait for their turn, {len(stage.out)} ready{noted}"
+            )
         return "\n".join(lines)
 
     def statistics(self) -> EngineStatistics:

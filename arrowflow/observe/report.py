@@ -203,7 +203,7 @@ def _note(main: StageStatistics, flying: float, last: StageStatistics, statistic
     if main.asked_calls is not None and flying >= SATURATED * main.asked_calls:
         return f"{_calls(main.asked_calls)}, as asked"
     waited, after = waiting_after_start(statistics)
-    return "waits for you" if last.full and waited < WANTS_MORE * after else ""
+    return "waits for you" if last.refusals.chunks and waited < WANTS_MORE * after else ""
 
 
 # ---------------------------------------------------------------- a cluster
@@ -255,6 +255,11 @@ def _tuned(stage: StageStatistics) -> str:
         calls = f"at most {_calls(stage.max_calls)}: it computes, so the CPU budget is the limit"
     else:
         calls = f"at most {_calls(stage.max_calls)}, {stage.weight:.2f} cores each"
+    if stage.refusals.slots or stage.refusals.turn:
+        calls += (
+            f"; behind a slow one {stage.undelivered} of {stage.max_slots:,} calls and {stage.turn_chunks:,} of "
+            f"{stage.max_turn_chunks:,} chunks wait for their turn"
+        )
     return f"{calls}; {stage.reason}" if stage.reason else calls
 
 

@@ -8,7 +8,15 @@ from functools import reduce
 from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.physical.tuning import NO_TIMES, StageKey, StageStatistics, Times, WorkerStatistics
+from arrowflow.physical.tuning import (
+    NO_REFUSALS,
+    NO_TIMES,
+    Refusals,
+    StageKey,
+    StageStatistics,
+    Times,
+    WorkerStatistics,
+)
 
 _WORK = (
     "calls",
@@ -18,10 +26,9 @@ _WORK = (
     "busy_seconds",
     "cpu_seconds",
     "queued_seconds",
-    "capped",
-    "full",
 )
 """The figures that grow while a stage runs. The others say what is now."""
+_NOW = ("ready_items", "running", "undelivered", "turn_chunks")
 
 
 def summed(latest: StageStatistics, parts: Sequence[Any]) -> StageStatistics:
@@ -33,7 +40,8 @@ def summed(latest: StageStatistics, parts: Sequence[Any]) -> StageStatistics:
     """
     return replace(
         latest,
-        **{name: sum([getattr(part, name) for part in parts]) for name in (*_WORK, "ready_items", "running")},
+        **{name: sum([getattr(part, name) for part in parts]) for name in (*_WORK, *_NOW)},
+        refusals=reduce(Refusals.plus, [part.refusals for part in parts], NO_REFUSALS),
         unfinished=Times(*map(sum, zip(*[part.unfinished for part in parts], strict=True))),
         max_ready_items=max([part.max_ready_items for part in parts]),
         left_out=reduce(LeftOut.plus, [part.left_out for part in parts]),
@@ -45,10 +53,12 @@ def since(before: StageStatistics | None, now: StageStatistics) -> StageStatisti
 
     Bad rows are left out of it: who counts them has to know which ones they are.
     """
-    at_rest = replace(now, ready_items=0, running=0, left_out=NO_BAD_ROWS, unfinished=NO_TIMES)
+    zeros: dict[str, Any] = dict.fromkeys(_NOW, 0)
+    at_rest = replace(now, **zeros, left_out=NO_BAD_ROWS, unfinished=NO_TIMES)
     if before is None:
         return at_rest
-    return replace(at_rest, **{name: getattr(now, name) - getattr(before, name) for name in _WORK})
+    grown = {name: getattr(now, name) - getattr(before, name) for name in _WORK}
+    return replace(at_rest, **grown, refusals=now.refusals.plus(before.refusals, -1))
 
 
 def stages_together(parts: Iterable[StageStatistics]) -> tuple[StageStatistics, ...]:

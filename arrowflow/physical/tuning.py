@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
@@ -39,6 +40,10 @@ MAX_WAITING_CALLS = 64
 MAX_WAITING_SLOTS = 32 * MAX_WAITING_CALLS
 """The same as `MAX_REORDER_SLOTS` for calls that wait: enough for 64 in flight of which one takes 30 times as long.
 Bytes are bounded by the ledger in any case."""
+
+MAX_TURN_CHUNKS = 32 * MAX_REORDER_SLOTS
+"""Chunks of these calls that wait for their turn, at most. A call may make 32 chunks and more: with one limit for calls
+and chunks, three such calls behind a slow one left all other cores idle (`benchmarks.straggler`)."""
 
 
 FIRST_CALLS = 4
@@ -83,6 +88,41 @@ class Times(NamedTuple):
 NO_TIMES = Times(0.0, 0.0, 0.0)
 
 
+class Gate(IntEnum):
+    """Why a call that has input may not start. The docstring of `arrowflow.executor` has the rules."""
+
+    CALLS = 0
+    """As many calls are in flight as may be."""
+    SLOTS = 1
+    """As many calls as may be were started and are not delivered."""
+    TURN = 2
+    """As many chunks as may be wait for their turn, behind a call that takes longer."""
+    CHUNKS = 3
+    """As many chunks as may be wait for the next stage."""
+    BYTES = 4
+    """What the call may take does not fit into the ledger."""
+    TOKEN = 5
+    """All cores of the budget are taken."""
+
+
+class Refusals(NamedTuple):
+    """How often a look for work found input for a call that could not start, by `Gate`."""
+
+    calls: int = 0
+    slots: int = 0
+    turn: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    token: int = 0
+
+    def plus(self, other: Iterable[int], times: int = 1) -> Refusals:
+        """Returns the sums, or the differences where `times` is -1."""
+        return Refusals(*(one + times * more for one, more in zip(self, other, strict=True)))
+
+
+NO_REFUSALS = Refusals()
+
+
 @dataclass(slots=True, kw_only=True)
 class StageLimits:
     """The limits that may change while a stage runs, under the executor's lock. Order and values never depend on them.
@@ -91,6 +131,7 @@ class StageLimits:
         max_calls: Calls at the same time.
         max_ready_items: Chunks that wait, in order, for the next stage.
         max_slots: Calls started but not delivered, ordered or not.
+        max_turn_chunks: Chunks of these calls that wait for their turn.
         ledger_share: Share of the byte budget up to which the stage may start calls ahead of need. Stages
             further down have more, so that a full ledger never keeps them from emptying it.
         weight: Cores that a call takes of the CPU budget, 0 to 1.
@@ -101,6 +142,7 @@ class StageLimits:
     max_calls: int
     max_ready_items: int
     max_slots: int = MAX_REORDER_SLOTS
+    max_turn_chunks: int = MAX_TURN_CHUNKS
     ledger_share: float = 1.0
     weight: float = 1.0
     reason: str = ""
@@ -141,11 +183,15 @@ class StageStatistics:
             pipeline. Always at its limit: this stage and the stages before it are faster than the stages after it.
         max_ready_items: The most that ever waited.
         ready_limit: The most that may wait, now.
+        undelivered: Calls that were started and are not delivered now.
+        max_slots: The most of them that may be, now.
+        turn_chunks: Chunks of these calls that wait for their turn now.
+        max_turn_chunks: The most of them that may be, now.
         running: Calls in flight now.
         unfinished: The times so far of long calls among them, which are no part of the other times.
-        capped: How often a look for work found input for it, but as many calls in flight as may be. The tuner then
-            tries more calls.
-        full: How often a look found its output full: the stages after it are slower.
+        refusals: How often a look for work found input for it, and why no call could start. Many by `calls`: the tuner
+            tries more calls. Many by `chunks`: the stages after it are slower. Many by `slots` or `turn`: one call takes
+            much longer than the others.
         left_out: The bad rows that `on_error` left out of what it made, also of what is still to be delivered.
     """
 
@@ -162,8 +208,8 @@ class StageStatistics:
     weight: float
     reason: str
     ready_limit: int
-    capped: int
-    full: int
+    max_slots: int = MAX_REORDER_SLOTS
+    max_turn_chunks: int = MAX_TURN_CHUNKS
     operators: tuple[str, ...]
     engine: str
     max_calls: int
@@ -177,6 +223,9 @@ class StageStatistics:
     ready_items: int
     max_ready_items: int
     running: int
+    undelivered: int = 0
+    turn_chunks: int = 0
+    refusals: Refusals = NO_REFUSALS
     left_out: LeftOut = NO_BAD_ROWS
     unfinished: Times = NO_TIMES
 
@@ -218,6 +267,8 @@ class Setting:
     Attributes:
         max_calls: As in `StageLimits`.
         max_ready_items: As there.
+        max_slots: As there.
+        max_turn_chunks: As there.
         weight: As there.
         reason: As there.
         calls_are_short: As there.
@@ -227,12 +278,16 @@ class Setting:
     max_ready_items: int
     weight: float
     reason: str
+    max_slots: int = MAX_REORDER_SLOTS
+    max_turn_chunks: int = MAX_TURN_CHUNKS
     calls_are_short: bool = False
 
     def apply(self, limits: StageLimits) -> None:
         """Changes limits. Under the executor's lock."""
         limits.max_calls = self.max_calls
         limits.max_ready_items = self.max_ready_items
+        limits.max_slots = self.max_slots
+        limits.max_turn_chunks = self.max_turn_chunks
         limits.weight = self.weight
         limits.reason = self.reason
         limits.calls_are_short = self.calls_are_short

@@ -16,8 +16,6 @@ NOTHING: dict[str, Any] = {
     "weight": 1.0,
     "reason": "",
     "ready_limit": 4,
-    "capped": 0,
-    "full": 0,
     "holds_lock": False,
     "engine": "python",
     "max_calls": 10,

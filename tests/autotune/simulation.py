@@ -34,6 +34,8 @@ from arrowflow.physical.tuning import (
     MAX_WAITING_SLOTS,
     NO_TIMES,
     WAITS,
+    Gate,
+    Refusals,
     RunSample,
     Setting,
     StageKey,
@@ -98,8 +100,7 @@ class Stage:
     slots: deque[Call] = field(default_factory=deque)
     out: int = 0
     running: int = 0
-    capped: int = 0
-    full: int = 0
+    refused: list[int] = field(default_factory=lambda: [0] * len(Gate))
     calls: int = 0
     unfinished: Times = NO_TIMES
     chunks: int = 0
@@ -116,13 +117,16 @@ class Stage:
     def can_start(self) -> bool:
         has_input = self.upstream is None or self.upstream.out > 0
         if self.running >= self.limits.max_calls:
-            self.capped += has_input
+            self.refused[Gate.CALLS] += has_input
             return False
-        if not has_input or len(self.slots) >= self.limits.max_slots:
+        if not has_input:
+            return False
+        if len(self.slots) >= self.limits.max_slots:
+            self.refused[Gate.SLOTS] += 1
             return False
         head = not self.slots and not self.out
         if not head and self.out >= self.limits.max_ready_items:
-            self.full += 1
+            self.refused[Gate.CHUNKS] += 1
             return False
         return True
 
@@ -148,8 +152,9 @@ class Stage:
             weight=limits.weight,
             reason=limits.reason,
             ready_limit=limits.max_ready_items,
-            capped=self.capped,
-            full=self.full,
+            max_slots=limits.max_slots,
+            undelivered=len(self.slots),
+            refusals=Refusals(*self.refused),
             operators=(work.name,),
             engine="python",
             max_calls=limits.max_calls,

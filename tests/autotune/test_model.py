@@ -8,11 +8,25 @@ from typing import Any
 import pytest
 
 from arrowflow.autotune.model import bottleneck, phrase, window_between
-from arrowflow.physical.tuning import StageStatistics, Times
+from arrowflow.physical.tuning import Refusals, StageStatistics, Times
 from tests.autotune.measured import run, sample, stage
 
-EARLY = stage("map", calls=100, busy_seconds=5.0, cpu_seconds=2.0, queued_seconds=0.5, capped=7, full=3)
-LATE = replace(EARLY, calls=140, busy_seconds=9.0, cpu_seconds=4.0, queued_seconds=1.5, capped=8)
+EARLY = stage(
+    "map",
+    calls=100,
+    busy_seconds=5.0,
+    cpu_seconds=2.0,
+    queued_seconds=0.5,
+    refusals=Refusals(calls=7, chunks=3),
+)
+LATE = replace(
+    EARLY,
+    calls=140,
+    busy_seconds=9.0,
+    cpu_seconds=4.0,
+    queued_seconds=1.5,
+    refusals=Refusals(calls=8, chunks=3),
+)
 
 
 def test_a_window_is_the_difference_of_two_samples() -> None:
@@ -27,19 +41,18 @@ def test_a_window_is_the_difference_of_two_samples() -> None:
     assert part.alive == 1.5
     assert part.share == pytest.approx(2 / 3)
     assert part.call_seconds(window.seconds) == pytest.approx(0.1)
-    assert part.capped
-    assert not part.full
+    assert part.refused == Refusals(calls=1)
     assert part.stage is LATE
 
 
 def test_a_stage_that_has_just_begun_has_no_past() -> None:
     part = window_between(sample(0.0), sample(2.0, EARLY)).stages["map",]
-    assert (part.calls, part.in_flight, part.full) == (100, 2.5, True)
+    assert (part.calls, part.in_flight, part.refused.chunks) == (100, 2.5, 3)
 
 
 def test_a_stage_that_did_nothing_has_no_share_and_no_length() -> None:
     part = window_between(sample(0.0, EARLY), sample(2.0, EARLY)).stages["map",]
-    assert (part.share, part.call_seconds(2.0), part.capped) == (0.0, 0.0, False)
+    assert (part.share, part.call_seconds(2.0), part.refused.calls) == (0.0, 0.0, 0)
 
 
 def test_work_in_pools_of_others_counts_as_computing() -> None:

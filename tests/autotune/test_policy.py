@@ -12,7 +12,7 @@ import pytest
 
 from arrowflow.autotune import Policy
 from arrowflow.autotune.trials import LAST_REST_SECONDS
-from arrowflow.physical.tuning import WAITS, Setting, StageKey
+from arrowflow.physical.tuning import MAX_REORDER_SLOTS, WAITS, Setting, StageKey
 from tests.autotune.measured import sample, stage
 from tests.autotune.simulation import Simulation, Work, best_fixed
 from tests.effort import scaled
@@ -441,3 +441,25 @@ def test_a_satisfied_consumer_is_left_alone() -> None:
     calls = [stage.limits.max_calls for stage in run.stages]
     assert calls <= [10, 2]
     assert len(run.changes) <= 1, run.changes
+
+
+# ---------------------------------------------------------------- calls that take much longer than the others
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_calls_wait_for_their_turn_where_one_takes_long(seed: int) -> None:
+    work = Work(
+        name="read_parquet",
+        waiting_seconds=0.005,
+        cost="computes",
+        slower=lambda now: 400.0 if 1 <= now % 3 < 1.002 else 1.0,
+    )
+    tuned, fixed, endless = (
+        Simulation((work,), tuner, calls=calls, noise=0.3, seed=seed).run(60)
+        for tuner, calls in ((Policy({}), None), (None, None), (None, (2,)))
+    )
+    limits = tuned.stages[0].limits
+    assert limits.max_slots >= 4 * MAX_REORDER_SLOTS
+    assert "calls and 2,048 chunks in line" in limits.reason
+    assert tuned.rate(40, 60) >= fixed.rate(40, 60)
+    assert tuned.rate(40, 60) >= 0.9 * endless.rate(40, 60)

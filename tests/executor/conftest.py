@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from arrowflow.executor import engine
-from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.base import Ready
 from arrowflow.executor.workers import cores
 from arrowflow.executor.workers.ready import ReadySet
-from arrowflow.executor.workers.tokens import fits
 
 
 @pytest.fixture(autouse=True)
@@ -29,12 +28,10 @@ def _looks_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Holds each look of the ready set that finds nothing against a look at all stages."""
     find = ReadySet.find
 
-    def checked(self: ReadySet, room: float) -> Stage | None:
+    def checked(self: ReadySet, room: float) -> Ready | None:
         found = find(self, room)
         if found is None:
-            missed = [
-                stage for stage in self.stages() if fits(stage.limits.weight, room) and stage.can_start()
-            ]
+            missed = [stage for stage in self.stages() if isinstance(stage.look(room), Ready)]
             assert not missed, f"a look for work missed {missed[0].plan_operators}"
         return found
 

@@ -309,12 +309,12 @@ class Stepper(Engine):
             before = self.consumer.state
             if waited_for:
                 self.consumer.state = ConsumerState.WAITING
-            stage = self.pool.pick()
+            ready = self.pool.pick()
             self.consumer.state = before
-            if stage is None:
+            if ready is None:
                 return None
             worker = Worker(lambda: None, "no worker")
-            running = stage, self.pool.begin(stage, worker), worker
+            running = ready.stage, self.pool.begin(ready, worker), worker
             if self.ledger.fits(0):
                 self._within.add(running[1])
             return running

@@ -250,7 +250,8 @@ def test_a_run_describes_itself() -> None:
             engine.next_item()
         text = engine.describe()
     assert "consumer NEAR, hurries False" in text
-    assert "function: 0 calls run" in text
+    assert "function: waits for source; 0 calls run, 0 undelivered" in text
+    assert "source: ready;" in text
 
 
 def test_a_run_that_is_closed_meanwhile_says_so_once_the_call_returns() -> None:

@@ -10,9 +10,10 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
+from arrowflow.executor.stages.base import ALL_SLOTS, ALL_TURNS
 from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.kernels.items import Item
-from arrowflow.physical.tuning import MAX_REORDER_SLOTS, MAX_WAITING_SLOTS
+from arrowflow.physical.tuning import MAX_REORDER_SLOTS, MAX_TURN_CHUNKS, MAX_WAITING_SLOTS
 from arrowflow.testing import Gate, Sequencer
 from tests.executor.fakes import (
     chunk,
@@ -150,16 +151,35 @@ def test_a_straggler_does_not_stop_the_calls_behind_it() -> None:
 
 def test_a_call_of_many_chunks_behind_a_straggler_is_held_back_too() -> None:
     def many(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        return (chunk(value_of(batch)) for _ in range(500))
+        return (chunk(value_of(batch)) for _ in range(2 * MAX_TURN_CHUNKS))
 
     engine = stepper(source(3), reader(many, max_calls=3), cpu_budget=4)
     (straggler,) = hold(engine, "reader", 1)
     engine.settle()
     stage = cast(ParallelStage, straggler[0])
-    held = sum(len(slot.results) for slot in stage.slots)
-    assert held <= MAX_REORDER_SLOTS
+    assert stage.look() == ALL_TURNS
+    assert MAX_TURN_CHUNKS <= sum(len(slot.results) for slot in stage.slots) <= MAX_TURN_CHUNKS + 2
     engine.finish(straggler)
-    assert values_of(engine) == [0] * 500 + [1] * 500 + [2] * 500
+    assert values_of(engine) == [value for value in range(3) for _ in range(2 * MAX_TURN_CHUNKS)]
+
+
+def test_workers_go_on_behind_a_straggler_whose_neighbours_make_many_chunks() -> None:
+    def many(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return (chunk(value_of(batch)) for _ in range(32))
+
+    engine = stepper(source(100), reader(many), cpu_budget=4)
+    (straggler,) = hold(engine, "reader", 1)
+    engine.settle()
+    stage = cast(ParallelStage, straggler[0])
+    assert len(stage.slots) == MAX_REORDER_SLOTS
+    assert stage.look() == ALL_SLOTS
+    assert stage.refusals.slots and not stage.refusals.turn
+    stage.limits.max_slots = 80
+    engine.settle()
+    assert len(stage.slots) == stage.limits.max_turn_chunks // 32 + 1
+    assert stage.look() == ALL_TURNS
+    engine.finish(straggler)
+    assert values_of(engine) == [value for value in range(100) for _ in range(32)]
 
 
 def test_calls_of_many_chunks_are_delivered_in_order() -> None:

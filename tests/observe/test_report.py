@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from arrowflow.autotune import Policy
 from arrowflow.observe.report import report
+from arrowflow.physical.tuning import Refusals
 from tests.autotune.measured import run, stage
 from tests.autotune.simulation import Simulation, Work
 
@@ -37,7 +38,7 @@ BATCH = stage("batch", kind="serial", rows=500_000)
 def test_the_verdict_comes_first_then_a_table() -> None:
     skip, batch = stage("skip", kind="serial", calls=9, rows=500_000, busy_seconds=0.01), BATCH
     opened = stage("read_parquet", phase="open", calls=3, busy_seconds=0.1, cpu_seconds=0.1)
-    read = replace(READ, bytes=50 << 20, chunks=50, max_ready_items=4, full=7)
+    read = replace(READ, bytes=50 << 20, chunks=50, max_ready_items=4, refusals=Refusals(chunks=7))
     measured = run(
         batch, MAP, skip, read, opened, rows=500_000, bottleneck="map limits you: …", advice=("a",)
     )
@@ -66,7 +67,7 @@ def test_limits_are_shown_where_they_bind() -> None:
     assert "  1.6, now at most 1  " in report(run(lowered))
     locked = stage("map", calls=10, busy_seconds=3.0, reason="it holds the interpreter lock: 100 % …")
     assert report(run(locked)).endswith("-  holds the interpreter lock")
-    ahead = stage("map", calls=10, busy_seconds=3.0, full=1)
+    ahead = stage("map", calls=10, busy_seconds=3.0, refusals=Refusals(chunks=1))
     assert report(run(ahead)).endswith("-") and report(run(ahead, waited_seconds=0.5)).endswith(
         "-  waits for you"
     )

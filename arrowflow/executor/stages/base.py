@@ -1,15 +1,16 @@
-"""`Stage`: what all running stages share.
+"""`Stage`: what all running stages share; `Look`: the one value that says whether a stage can start a call, or why not.
 
 All attributes are guarded by the engine's lock, except where a comment says otherwise. `execute` runs without it.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.clock import Clock
@@ -17,7 +18,7 @@ from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
 from arrowflow.executor.processes.kernel import RunProcesses
 from arrowflow.executor.stages.elsewhere import Elsewhere
-from arrowflow.executor.stages.sizes import Sizes
+from arrowflow.executor.stages.sizes import NO_BYTES, Estimate, Sizes
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
@@ -25,6 +26,8 @@ from arrowflow.physical.stage import Chain, StagePlan, stage_key
 from arrowflow.physical.tuning import (
     FIRST_CALLS,
     NO_TIMES,
+    Gate,
+    Refusals,
     StageKey,
     StageLimits,
     StageStatistics,
@@ -113,6 +116,75 @@ class BoundaryView(Protocol):
         """Whether `room` is enough for what it may take of other streams before it lets go of what it holds."""
 
 
+class Ready(NamedTuple):
+    """A call may start.
+
+    Attributes:
+        stage: The stage that calls.
+        call: The call that goes on, of those that were suspended; None for a call on the next input.
+        estimate: What it may take.
+    """
+
+    stage: Stage
+    call: Any = None
+    estimate: Estimate = NO_BYTES
+
+
+class Waits(NamedTuple):
+    """There is nothing to do before another stage has put something out.
+
+    Attributes:
+        source: That stage; None where a boundary has to turn to another input first (`Stage.settle`).
+    """
+
+    source: Stage | None
+
+
+class Blocked(NamedTuple):
+    """There is work, and no call may start.
+
+    Attributes:
+        gate: The reason.
+        most_bytes: The bytes that the ledger may count at most for a call to start, if only bytes are lacking; else -1.
+    """
+
+    gate: Gate
+    most_bytes: float = -1.0
+
+
+class Done(NamedTuple):
+    """No further call will start.
+
+    Attributes:
+        ends: Whether the stage is to be ended now: none of its calls is in flight or waits for its turn.
+        error: The error to end it with.
+    """
+
+    ends: bool = False
+    error: BaseException | None = None
+
+
+Look = Ready | Waits | Blocked | Done
+
+
+def describe(look: Look) -> str:
+    """Returns what a look found, in words."""
+    match look:
+        case Ready():
+            return "ready"
+        case Waits(source):
+            return "waits" if source is None else f"waits for {'+'.join(source.plan_titles)}"
+        case Blocked(gate, most_bytes):
+            free = f" until the ledger counts {most_bytes:,.0f} bytes" if most_bytes >= 0 else ""
+            return f"blocked by {gate.name.lower()}{free}"
+        case Done(_, error):
+            return f"done{f': {error}' if error is not None else ''}"
+
+
+DONE: Final = Done()
+ALL_CALLS, ALL_SLOTS, ALL_TURNS, ALL_CHUNKS, NO_BYTES_FREE, NO_TOKEN = map(Blocked, Gate)
+
+
 class Stage(ABC):
     """One running stage.
 
@@ -124,7 +196,7 @@ class Stage(ABC):
         feeds_consumer: Whether the consumer takes what it puts out.
         calls_are_brief: Whether its calls are so brief that their CPU share would be noise: they count as computing.
         calls_are_short: Whether to wake another thread for its calls costs more than they do, as far as is known.
-        most_bytes: The bytes that the ledger may count at most for a call to start, if only bytes are lacking; else -1.
+        refused: How often a look found input and no call could start, by `Gate`.
     """
 
     def __init__(self, stream: StreamView, index: int, upstream: Stage | None) -> None:
@@ -139,7 +211,8 @@ class Stage(ABC):
         self.upstream = upstream
         self.downstream: Stage | None = None  # what takes `out`
         self.feeds_consumer = False
-        self.most_bytes = -1.0
+        self.refused = [0] * len(Gate)
+        self.waits = Waits(upstream)
         if upstream is not None:
             upstream.downstream = self
         self.where = _where(plan, upstream)
@@ -151,7 +224,6 @@ class Stage(ABC):
         self.cost_is_measured = plan.kind == "parallel" and plan.cost != "computes" and host.options.autotune
         self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
         self.holds_lock = plan.holds_lock
-        self.capped = self.full = 0
         self.left_out_so_far = NO_BAD_ROWS
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
@@ -166,6 +238,16 @@ class Stage(ABC):
         return False
 
     @property
+    def undelivered(self) -> int:
+        """Calls that were started and are not delivered."""
+        return self.running
+
+    @property
+    def turn_chunks(self) -> int:
+        """Chunks that wait in these for their turn."""
+        return 0
+
+    @property
     def reserved_bytes(self) -> int:
         """Bytes that are reserved for its calls in flight."""
         return 0
@@ -177,53 +259,45 @@ class Stage(ABC):
 
     @property
     @abstractmethod
-    def exhausted(self) -> bool:
+    def has_begun_all(self) -> bool:
         """Whether it will start no further call on new input."""
 
-    @property
-    def drained(self) -> bool:
-        """Whether it will start no further call on new input, and none is in flight."""
-        return self.exhausted and not self.running
+    @abstractmethod
+    def look(self, room: float = math.inf) -> Look:
+        """Returns what a look at it finds. Cheap, and changes nothing.
 
-    @property
-    def needed(self) -> bool:
-        """Whether nothing of what follows can go on, nor does the consumer have an item, until this puts one out.
+        The code that changes something on which the answer depends notes the stream (the table of `workers.ready`).
 
-        That holds for at most one stage that can start: the one that may go beyond the budget.
+        Args:
+            room: Cores of the CPU budget that are free.
         """
-        stage = self
-        while not stage.out and not stage.feeds_consumer:
-            following = stage.downstream
-            if following is None or not following.is_starved_by(stage):
-                return False
-            stage = following
-        return not stage.out
+
+    def settle(self) -> bool:
+        """Does what needs no call, after a look that found it waiting; returns whether to look again."""
+        return False
 
     def _may_exceed(self, taken: Ticket) -> bool:
         """Whether a call may go beyond the budget: it is needed, and nothing else does, or the consumer waits for it.
 
+        A stage is needed if the consumer has no item, and each stage between the two waits for the stage before it. That
+        holds for at most one stage that can start.
+
         Args:
             taken: What the call's input stands on.
         """
+        stage: Stage = self
+        while not stage.out and not stage.feeds_consumer:
+            following = stage.downstream
+            look = None if following is None else following.look()
+            if following is None or not isinstance(look, Waits) or look.source is not stage:
+                return False
+            stage = following
         ledger = self.host.ledger
-        if ledger.fits(-ledger.made_bytes(taken)) or self.host.is_waited_for:
-            return self.needed
-        return False
+        return not stage.out and (self.host.is_waited_for or ledger.fits(-ledger.made_bytes(taken)))
 
     @abstractmethod
-    def is_starved_by(self, source: Stage) -> bool:
-        """Whether all that it has to do, or waits for, is what `source` will put out."""
-
-    @abstractmethod
-    def can_start(self) -> bool:
-        """Whether a call may start now. Cheap; may do bookkeeping, such as noticing that the input has ended.
-
-        The code that changes something on which the answer depends notes the stream (the table of `workers.ready`).
-        """
-
-    @abstractmethod
-    def start(self) -> Any:
-        """Takes the input of one call and returns it. Only called right after `can_start`."""
+    def start(self, ready: Ready) -> Any:
+        """Takes the input of the call that a look has just found, and returns the call."""
 
     @abstractmethod
     def execute(self, call: Any) -> None:
@@ -296,6 +370,11 @@ class Stage(ABC):
         return self.left_out_so_far
 
     @property
+    def refusals(self) -> Refusals:
+        """How often a look found input and no call could start."""
+        return Refusals(*self.refused)
+
+    @property
     def ready_items(self) -> int:
         """Items that wait for the next stage."""
         return len(self.out)
@@ -317,8 +396,11 @@ class Stage(ABC):
             weight=limits.weight,
             reason=limits.reason,
             ready_limit=limits.max_ready_items,
-            capped=self.capped,
-            full=self.full,
+            max_slots=limits.max_slots,
+            max_turn_chunks=limits.max_turn_chunks,
+            undelivered=self.undelivered,
+            turn_chunks=self.turn_chunks,
+            refusals=self.refusals,
             operators=self.plan_titles,
             engine=plan.engine,
             max_calls=limits.max_calls,

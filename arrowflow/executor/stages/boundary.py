@@ -7,11 +7,13 @@ from typing import Protocol
 
 from arrowflow.errors import BudgetError
 from arrowflow.executor.limits import BUDGET_MARGIN, MAX_ITEMS_PER_CALL, NEGLIGIBLE_BYTES
-from arrowflow.executor.stages.base import Stage, StreamView
+from arrowflow.executor.stages.base import Look, Stage, StreamView, Waits
 from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import BoundaryKernel
+
+NO_TURN = Waits(None)
 
 
 class InputStream(StreamView, StreamHandle, Protocol):
@@ -57,40 +59,60 @@ class BoundaryStage(SerialStage):
         self.told_failed: list[InputStream] = []
 
     @property
-    def exhausted(self) -> bool:
+    def has_begun_all(self) -> bool:
         """Whether it opens no further stream and all of its streams have started all their work."""
         return self.ended or (
-            self.kernel.exhausted and all(stream.exhausted for stream in self.streams.values())
+            self.kernel.exhausted and all(stream.last.has_begun_all for stream in self.streams.values())
         )
 
-    def is_starved_by(self, source: Stage) -> bool:
-        """Whether all that it took is used up, and that stream is the one which the kernel wants next."""
-        return super().is_starved_by(source) and self.current is not None and self.current.last is source
+    def _without_input(self) -> Look | None:
+        if self.finishing:
+            return None
+        current = self.current
+        if current is None:
+            return NO_TURN
+        return None if current.last.out else Waits(current.last)
 
-    def _has_input(self) -> bool:
-        """Finds the stream to pull from; closes those that have ended, which may lead to the next one."""
-        while True:
+    def settle(self) -> bool:
+        """Turns to the stream that the kernel wants next; closes those that have ended, which may lead to others."""
+        before = self.current
+        if self._without_room() is not None:
+            return False
+        while not self.ended and not self._holds_work and not self.finishing:
             if self.current is None or self.kernel.any_ready:
-                before, self.current = self.current, self._wanted()
-                if self.current is None:
-                    return self._input_ended(None)
-                if self.current is not before:
-                    self.host.changed(self.current)
-            last = self.current.last
-            if last.out:
-                return True
-            if not last.ended:
-                if self.told_ahead is not self.current and self.current.waits_no_more:
-                    self.told_ahead = self.current
+                self._turn()
+            current = self.current
+            if current is None:
+                self._input_ended(None)
+            elif current.last.out:
+                break
+            elif not current.last.ended:
+                if self.told_ahead is not current and current.waits_no_more:
+                    self.told_ahead = current
                     self.kernel.ahead()
-                return self._input_ended(error) if (error := self._beyond_budget(self.current)) else False
-            if last.error is not None:
-                return self._failed(self.current, last.error)
-            ended, self.current = self.current, None
-            self.close_stream(ended)
-            self.iterator = self.kernel.ended(ended)
-            if self.iterator is not None:
-                return True
+                if (error := self._beyond_budget(current)) is not None:
+                    self._input_ended(error)
+                return self.current is not before
+            elif current.last.error is not None:
+                self._failed(current, current.last.error)
+            else:
+                self.current = None
+                self.close_stream(current)
+                self.iterator = self.kernel.ended(current)
+        return True
+
+    def _turn(self) -> None:
+        handle, before = self.kernel.next_input(), self.current
+        self.current = None if handle is None else self.stream_of(handle)
+        if self.current is not None and self.current is not before:
+            self.host.changed(self.current)
+
+    def _input_ended(self, error: BaseException | None) -> None:
+        """Has a last call made, or ends the stage where that was made, or there is an error."""
+        if error is None and not self.finished:
+            self.finishing = True
+        else:
+            self.end(error)
 
     def leaves_room(self, wanting: StreamView, num_bytes: int, room: int) -> bool:
         """Whether `room` is enough for what it may take of other streams before it lets go of what it holds.
@@ -131,20 +153,15 @@ class BoundaryStage(SerialStage):
         error.locate(operator=self.operator)
         return error
 
-    def _failed(self, stream: InputStream, error: BaseException) -> bool:
-        """Whether the kernel has something to put out before the error of a stream; ends the stage when not."""
-        if stream in self.told_failed:
-            return self._input_ended(error)
-        self.told_failed.append(stream)
-        self.iterator = self.kernel.failed(stream)
-        if self.iterator is None:
-            return self._input_ended(error)
-        self.current = None
-        return True
-
-    def _wanted(self) -> InputStream | None:
-        handle = self.kernel.next_input()
-        return None if handle is None else self.stream_of(handle)
+    def _failed(self, stream: InputStream, error: BaseException) -> None:
+        """Lets the kernel put out what comes before the error of a stream; ends the stage where there is nothing."""
+        if stream not in self.told_failed:
+            self.told_failed.append(stream)
+            self.iterator = self.kernel.failed(stream)
+            if self.iterator is not None:
+                self.current = None
+                return
+        self._input_ended(error)
 
     def has_to_begin(self, stream: StreamView) -> bool:
         """Whether nothing was taken from a stream so far."""

@@ -5,6 +5,7 @@ All attributes are guarded by the engine's lock, except where a comment says oth
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,12 +25,28 @@ from arrowflow.executor.limits import (
     SMALL_ITEMS,
     WAITED_GROWTH,
 )
-from arrowflow.executor.stages.base import Stage, StreamView
+from arrowflow.executor.stages.base import (
+    ALL_CALLS,
+    ALL_CHUNKS,
+    ALL_SLOTS,
+    ALL_TURNS,
+    DONE,
+    NO_BYTES_FREE,
+    NO_TOKEN,
+    Blocked,
+    Done,
+    Look,
+    Ready,
+    Stage,
+    StreamView,
+)
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
+from arrowflow.executor.workers.tokens import fits
 from arrowflow.executor.workers.worker import Worker
 from arrowflow.kernels.items import Item, Made, Origin, Outcome, Payload, Task
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
 from arrowflow.observe.timeline import CONSUMER
+from arrowflow.physical.tuning import Gate
 from arrowflow.plan.position import Position
 
 NOTHING = Task(None, Origin(0))
@@ -85,20 +102,11 @@ class ParallelStage(Stage):
         self.sizes = self.host.sizes_of(self.key)
         self.lends = isinstance(head, SourceKernel) and head.lends
         self.passes = isinstance(head, ReaderKernel) and head.passes
-        # Decided by `can_start`, consumed by `start` under the same hold of the lock.
-        self.chosen: tuple[Slot | None, Estimate] = (None, NO_BYTES)
 
     @property
-    def exhausted(self) -> bool:
+    def has_begun_all(self) -> bool:
         """Whether all input was started, and no call is suspended that only just began."""
-        if self.ended:
-            return True
-        if self.upstream is None:
-            return self.next_task is None and not any(
-                slot.item.streams and not slot.done for slot in self.slots
-            )
-        # The next stream may call the same function: the number that was asked for holds for both together.
-        return self.upstream.ended and not self.upstream.out and not (self.plan.max_calls and self.slots)
+        return self.ended or type(self._without_input()) is Done
 
     def _following_task(self) -> Task | None:
         if self.tasks is None:
@@ -115,45 +123,67 @@ class ParallelStage(Stage):
         return not self.lends or bool(self.kernels)
 
     @property
+    def undelivered(self) -> int:
+        """Calls that were started and are not delivered."""
+        return len(self.slots)
+
+    @property
+    def turn_chunks(self) -> int:
+        """Chunks that wait in these for their turn."""
+        return self.waiting
+
+    @property
     def reserved_bytes(self) -> int:
         """Bytes that are reserved for its calls in flight."""
         return sum(slot.estimate.least for slot in self.slots if slot.running)
 
-    def is_starved_by(self, source: Stage) -> bool:
-        """Whether no call is in flight, suspended, or waiting for its turn."""
-        return not self.slots
-
-    def can_start(self) -> bool:
+    def look(self, room: float = math.inf) -> Look:
         """Rule 3 of the behaviour contract: room, or all that follows stands still without it."""
-        self.most_bytes = -1.0
         if self.ended:
-            return False
+            return DONE
+        upstream = self.upstream
+        has_input = self.next_task is not None if upstream is None else bool(upstream.out)
+        if not has_input and not self.suspended:
+            return self._without_input()
         if self.running >= self.limits.max_calls:
-            self.capped += self.next_task is not None if self.upstream is None else bool(self.upstream.out)
-            return False
+            return ALL_CALLS
+        if not fits(self.limits.weight, room):
+            return NO_TOKEN
         if self.suspended:
-            for slot in self.slots:
-                if not slot.running and not slot.done:
-                    head = self._is_head(slot)
-                    ahead = self.waiting < self.limits.max_slots
-                    estimate = self._estimate_again(slot)
-                    if self._head_room(estimate, slot) if head else ahead and self._room(estimate):
-                        self.chosen = (slot, estimate)
-                        return True
-        if self.upstream is None:
-            if self.next_task is None:
-                return self._finished()
-        elif not self.upstream.out:
-            return self._finished()
-        full = len(self.slots) >= self.limits.max_slots or self.waiting >= self.limits.max_slots
-        if full and not self._begins_line:
-            return False
-        estimate = self._estimate()
-        head = self._begins_line and not self.out
-        if self._head_room(estimate) if head else self._room(estimate):
-            self.chosen = (None, estimate)
-            return True
-        return False
+            look = self._look_at_suspended()
+            return look if type(look) is Ready or not has_input else _last(look, self._look_at_input())
+        return self._look_at_input()
+
+    def _look_at_input(self) -> Look:
+        begins_line = self._begins_line
+        if not begins_line and len(self.slots) >= self.limits.max_slots:
+            return ALL_SLOTS
+        if not begins_line and self.waiting >= self.limits.max_turn_chunks:
+            return ALL_TURNS
+        return self._weigh(None, self._estimate(), head=begins_line and not self.out)
+
+    def _look_at_suspended(self) -> Look:
+        look: Look = ALL_CALLS
+        for slot in self.slots:
+            if not slot.running and not slot.done:
+                look = _last(look, self._weigh(slot, self._estimate_again(slot), head=self._is_head(slot)))
+                if type(look) is Ready:
+                    break
+        return look
+
+    def _without_input(self) -> Look:
+        """Returns what a look finds where there is no input now, and no call was suspended."""
+        upstream, slots = self.upstream, self.slots
+        if upstream is None:
+            if self.next_task is not None or any(slot.item.streams and not slot.done for slot in slots):
+                return ALL_CALLS
+            return DONE if slots else Done(True, self.failure)
+        if upstream.out or not upstream.ended:
+            return self.waits
+        if not slots:
+            return Done(True, upstream.error)
+        # The next stream may call the same function: the number that was asked for holds for both together.
+        return ALL_CALLS if self.plan.max_calls else DONE
 
     @property
     def _begins_line(self) -> bool:
@@ -164,39 +194,42 @@ class ParallelStage(Stage):
         """Whether a suspended call is the head of the line."""
         return slot is self.slots[0] and not self.out and not slot.results
 
-    def _room(self, estimate: Estimate) -> bool:
-        ready = len(self.out)
-        if ready >= self.limits.max_ready_items and (ready >= SMALL_ITEMS or not self._makes_small()):
-            self.full += 1
-            return False
+    def _weigh(self, slot: Slot | None, estimate: Estimate, *, head: bool) -> Look:
+        """Returns whether a call fits: one on the next input, or one that was suspended.
+
+        The head of the line may use all of the budget, and more if nothing goes on else.
+        """
+        ready = Ready(self, slot, estimate)
+        if head:
+            refused = self._lacks_bytes(estimate.most, 1.0)
+            if refused is None or (self.host.ledger.fits(estimate.most) and self._makes_first()):
+                return ready
+            taken = (
+                () if self.upstream is None else (self.upstream.out[0] if slot is None else slot.item).ticket
+            )
+            return ready if self._may_exceed(taken) else refused
+        if slot is not None and self.waiting >= self.limits.max_turn_chunks:
+            return ALL_TURNS
+        waiting = len(self.out)
+        if waiting >= self.limits.max_ready_items and (waiting >= SMALL_ITEMS or not self._makes_small()):
+            return ALL_CHUNKS
         if self.plan.cost == "waits" and not self.tuned:
             asked = FIRST_WAITED_BYTES + WAITED_GROWTH * self.sizes.made_bytes
             if self.reserved_bytes + estimate.least > asked:
-                return False
-        return self._fits_beside_others(estimate.most, self.limits.ledger_share)
+                return NO_BYTES_FREE
+        return self._lacks_bytes(estimate.most, self.limits.ledger_share) or ready
 
-    def _head_room(self, estimate: Estimate, slot: Slot | None = None) -> bool:
-        """Whether the head of the line may start: it may use all of the budget, and more if nothing goes on else."""
-        if self._fits_beside_others(estimate.most, 1.0):
-            return True
-        if self.host.ledger.fits(estimate.most) and self._makes_first():
-            return True
-        if self.upstream is None:
-            return self._may_exceed(())
-        return self._may_exceed((self.upstream.out[0] if slot is None else slot.item).ticket)
-
-    def _fits_beside_others(self, num_bytes: int, share: float) -> bool:
-        """Whether a call fits and leaves room for what the other inputs of a boundary will be asked for."""
+    def _lacks_bytes(self, num_bytes: int, share: float) -> Blocked | None:
+        """Returns whether bytes are lacking for a call, and for what the other inputs of a boundary will be asked for."""
         ledger, boundary = self.host.ledger, self.stream.boundary
         if ledger.fits(num_bytes, share):
             if boundary is None or not num_bytes:
-                return True
+                return None
             room = int(ledger.budget * share) - ledger.used - ledger.spared - num_bytes
             if boundary.leaves_room(self.stream, num_bytes, room):
-                return True
+                return None
         # Room for other inputs is left as soon as these made their chunks, too. So the stage is looked at each time.
-        self.most_bytes = max(self.most_bytes, ledger.budget * share - num_bytes)
-        return False
+        return Blocked(Gate.BYTES, ledger.budget * share - num_bytes)
 
     def _makes_first(self) -> bool:
         """Whether the next call makes the first chunk that its stream delivers to a boundary."""
@@ -208,15 +241,6 @@ class ParallelStage(Stage):
     def _makes_small(self) -> bool:
         """Whether more of its chunks may wait, since they are small, soon made, and nobody said how many."""
         return self.extends and self.bytes < SMALL_BYTES * self.chunks and self.calls_are_short
-
-    def _finished(self) -> bool:
-        """Notices the end of the input; never starts a call."""
-        if not self.slots and not self.ended:
-            if self.upstream is None:
-                self.end(self.failure)
-            elif self.upstream.ended:
-                self.end(self.upstream.error)
-        return False
 
     def _estimate(self) -> Estimate:
         """Returns what the next call is expected to take."""
@@ -250,9 +274,9 @@ class ParallelStage(Stage):
         """Whether a call yields chunks for long."""
         return self.upstream is None and slot.item.streams
 
-    def start(self) -> Slot:
-        """Takes the oldest suspended call that may go on, or the next input."""
-        (slot, estimate), self.chosen = self.chosen, (None, NO_BYTES)
+    def start(self, ready: Ready) -> Slot:
+        """Goes on with a suspended call, or takes the next input."""
+        _, slot, estimate = ready
         self.suspended -= slot is not None
         if slot is None:
             item: Any = self.next_task if self.upstream is None else self.upstream.out.popleft()
@@ -401,8 +425,13 @@ class ParallelStage(Stage):
             if head.error is not None:
                 self.end(head.error)
                 break
-        if not self.slots and not self.out and self.exhausted:
-            self._finished()
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if not self.slots and not self.out and not self.ended:
+            look = self._without_input()
+            if type(look) is Done:
+                self.end(look.error)
 
     def _put_all(self, slot: Slot) -> None:
         self.waiting -= len(slot.results)
@@ -423,7 +452,6 @@ class ParallelStage(Stage):
         self.suspended = 0
         self.host.close_later(self.plan_operators, self.tasks)
         self.tasks = self.next_task = None
-        self.chosen = (None, NO_BYTES)
 
     def drop(self) -> None:
         """Ends the stage and drops queues and suspended calls."""
@@ -431,3 +459,10 @@ class ParallelStage(Stage):
         self.error = None
         self.out.clear()
         self._drop_slots()
+
+
+def _last(before: Look, look: Look) -> Look:
+    """Returns the later of two looks at calls of one stage, unless only the earlier one lacks nothing but bytes."""
+    if type(before) is Blocked and type(look) is Blocked and before.most_bytes > look.most_bytes:
+        return before
+    return look

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, cast
@@ -10,10 +11,23 @@ from arrowflow.bad_rows import LeftOut
 from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.limits import MAX_ITEMS_PER_CALL
-from arrowflow.executor.stages.base import Stage, StreamView
+from arrowflow.executor.stages.base import (
+    ALL_CALLS,
+    ALL_CHUNKS,
+    DONE,
+    NO_TOKEN,
+    Blocked,
+    Done,
+    Look,
+    Ready,
+    Stage,
+    StreamView,
+)
+from arrowflow.executor.workers.tokens import fits
 from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.items import PAUSE, Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel, SerialKernel
+from arrowflow.physical.tuning import Gate
 from arrowflow.plan.position import Position
 
 
@@ -69,64 +83,66 @@ class SerialStage(Stage):
         self.new_bytes = 0  # of the results, in chunks that the kernel made and that are not charged yet
         self.reserved = 0  # for these
         self.sizes = self.host.sizes_of(self.key)
+        self._ready = Ready(self)
 
     @property
-    def exhausted(self) -> bool:
+    def has_begun_all(self) -> bool:
         """Whether all that it may still do is to put out what it holds."""
-        return self.ended or (self.upstream is not None and self.upstream.exhausted)
+        return self.ended or (self.upstream is not None and self.upstream.has_begun_all)
 
-    def is_starved_by(self, source: Stage) -> bool:
-        """Whether all that it took is used up."""
-        return not self.running and self.iterator is None and not self.inbox
+    @property
+    def _holds_work(self) -> bool:
+        """Whether there is something to do before it takes input."""
+        return self.iterator is not None or bool(self.inbox) or not self.begun
 
-    def can_start(self) -> bool:
+    def look(self, room: float = math.inf) -> Look:
         """One call at a time, when there is input and room; cheap kernels need no more ceremony."""
-        if self.running or self.ended:
-            return False
+        if self.ended:
+            return DONE
+        if self.running:
+            return ALL_CALLS
         if self.kernel.done and self.iterator is None:
-            self.end()
-            return False
-        if len(self.out) >= self.limits.max_ready_items or not self._has_room():
-            return False
-        return self.iterator is not None or bool(self.inbox) or not self.begun or self._has_input()
+            return Done(True)
+        if not self._holds_work and (look := self._without_input()) is not None:
+            return look
+        if not fits(self.limits.weight, room):
+            return NO_TOKEN
+        return self._without_room() or self._ready
 
-    def _has_room(self) -> bool:
-        """Whether what a call makes fits.
+    def _without_room(self) -> Blocked | None:
+        """Returns whether what a call makes does not fit.
 
         The stage before this one no longer counts the chunks that this stage put out. So with chunks that wait for the
         next stage there has to be room even if this one makes nothing: that stage could be the head of its line again and
         again.
         """
-        ledger, made = self.host.ledger, self.sizes.chunk_bytes or 0
-        share = self.limits.ledger_share if self.out else 1.0
-        self.most_bytes = -1.0
-        if not (self.out or made) or ledger.fits(made, share) or (not self.out and self._may_exceed(())):
-            return True
-        self.most_bytes = max(0.0, share * ledger.budget - made)
-        return False
+        out, limits = self.out, self.limits
+        if len(out) >= limits.max_ready_items:
+            return ALL_CHUNKS
+        made = self.sizes.chunk_bytes or 0
+        if not out and not made:
+            return None
+        ledger, share = self.host.ledger, limits.ledger_share if out else 1.0
+        if ledger.fits(made, share) or (not out and self._may_exceed(())):
+            return None
+        return Blocked(Gate.BYTES, max(0.0, share * ledger.budget - made))
 
-    def _has_input(self) -> bool:
+    def _without_input(self) -> Look | None:
+        """Returns what a look finds where there is nothing to do; None where there is input, or a last call to make."""
         upstream = self.upstream
         assert upstream is not None
         if upstream.out:
-            return True
+            return None
         if not upstream.ended:
-            return False
-        return self._input_ended(upstream.error)
+            return self.waits
+        return Done(True, upstream.error) if upstream.error is not None or self.finished else None
 
-    def _input_ended(self, error: BaseException | None) -> bool:
-        """Whether a last call has to run; ends the stage when not."""
-        if error is None and not self.finished:
-            self.finishing = True
-            return True
-        self.end(error)
-        return False
-
-    def start(self) -> SerialStage:
+    def start(self, ready: Ready) -> SerialStage:
         """Takes input items for one call."""
         self.running = 1
-        self.reserved = self.sizes.chunk_bytes or 0
-        self.host.ledger.reserve(self.reserved)
+        if self.sizes.chunk_bytes:
+            self.reserved = self.sizes.chunk_bytes
+            self.host.ledger.reserve(self.reserved)
         if self.begun:
             self._take_input()
         return self
@@ -134,8 +150,11 @@ class SerialStage(Stage):
     def _take_input(self) -> None:
         upstream = self.upstream
         assert upstream is not None
-        while upstream.out and len(self.inbox) < MAX_ITEMS_PER_CALL:
-            self.inbox.append(upstream.out.popleft())
+        inbox, out = self.inbox, upstream.out
+        if not out and not self._holds_work:
+            self.finishing = True
+        while out and len(inbox) < MAX_ITEMS_PER_CALL:
+            inbox.append(out.popleft())
 
     def execute(self, call: SerialStage) -> None:
         """Pushes until the input of this call is used up or there is no room for more results."""
@@ -208,7 +227,9 @@ class SerialStage(Stage):
         self.running = 0
         results, self.results = self.results, []
         self.new_bytes = made = 0
-        self.host.ledger.unreserve(self.reserved)
+        if self.reserved:
+            self.host.ledger.unreserve(self.reserved)
+            self.reserved = 0
         if self.ended:
             self._drop_held()
             return

@@ -229,7 +229,7 @@ class Stream:
     @property
     def exhausted(self) -> bool:
         """Whether all its work has been started."""
-        return self.last.exhausted
+        return self.last.has_begun_all
 
     @property
     def waits_no_more(self) -> bool:
@@ -237,7 +237,7 @@ class Stream:
 
         A stream without such calls has to have started all its work.
         """
-        return self._last_to_wait.exhausted
+        return self._last_to_wait.has_begun_all
 
     @property
     def to_begin(self) -> bool:

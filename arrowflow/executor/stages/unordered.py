@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from arrowflow.errors import StateError
 from arrowflow.executor.stages.arrivals import Arrivals, cut
-from arrowflow.executor.stages.base import Stage, StreamView
+from arrowflow.executor.stages.base import Done, Look, Stage, StreamView
 from arrowflow.executor.stages.parallel import ParallelStage, Slot
 from arrowflow.kernels.items import Item, Origin, Task
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
@@ -48,17 +48,14 @@ class UnorderedStage(ParallelStage):
             return not self.slots
         return not self.running and all(slot.split != again[0][0] for slot in self.slots)
 
-    def is_starved_by(self, source: Stage) -> bool:
-        """Whether no call is in flight, suspended, or waiting for its turn, but for the turn of one to begin."""
-        return self._begins_line
-
-    def _finished(self) -> bool:
-        if self.arrivals.again and not (self.ended or self.running or self.suspended):
-            error = self.failure if self.upstream is None else self.upstream.error
-            if self.upstream is None or self.upstream.ended:
-                self.end(error or self._missing())
-            return False
-        return super()._finished()
+    def _without_input(self) -> Look:
+        if self.arrivals.again and not (self.running or self.suspended):
+            upstream = self.upstream
+            over = self.next_task is None if upstream is None else upstream.ended and not upstream.out
+            if over:
+                error = self.failure if upstream is None else upstream.error
+                return Done(True, error or self._missing())
+        return super()._without_input()
 
     def _missing(self) -> StateError:
         return StateError(
@@ -77,8 +74,7 @@ class UnorderedStage(ParallelStage):
                     self._put(slot, slot.results.pop(0))
         except StateError as error:
             self.end(error)
-        if not self.slots and not self.out and self.exhausted:
-            self._finished()
+        self._end_if_done()
 
     def _in_turn(self, slots: list[Slot]) -> Iterator[Slot]:
         """Yields the calls that may deliver: rows of one split keep their order. Takes those away that are over."""

@@ -33,7 +33,7 @@ from arrowflow.executor.limits import (
     SHORTEST_CALL_SECONDS,
     TURN_SECONDS,
 )
-from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.base import Ready, Stage
 from arrowflow.executor.stages.stream import Stream
 from arrowflow.executor.workers.abandoned import Abandoned
 from arrowflow.executor.workers.cores import allowance, available
@@ -86,15 +86,15 @@ class Pool:
 
     # ------------------------------------------------------------------ what runs next
 
-    def pick(self) -> Stage | None:
-        """Returns the most downstream stage that can run (rule 2), if it is for a worker to run."""
+    def pick(self) -> Ready | None:
+        """Returns the call of the most downstream stage that can start one (rule 2), if it is for a worker to run."""
         engine = self.engine
-        stage = None if self._idles() else self._find()
-        if stage is not None and engine.consumer.hurries and self.ready.all_calls_are_short():
-            stage = None
+        ready = None if self._idles() else self._find()
+        if ready is not None and engine.consumer.hurries and self.ready.all_calls_are_short():
+            ready = None
             if self.tokens < ROUNDING:
                 engine.consumer.hand_over()
-        return stage
+        return ready
 
     def _why_idle(self) -> str:
         engine = self.engine
@@ -107,11 +107,11 @@ class Pool:
         state = self.engine.consumer.state
         return state in RESTFUL or (self.engine.on_demand and state is not ConsumerState.WAITING)
 
-    def pick_inline(self) -> Stage | None:
+    def pick_inline(self) -> Ready | None:
         """Returns the same for the consumer to run, if nothing is at work and all that is left is cheap."""
         return self._find() if self.tokens < ROUNDING and self.ready.all_calls_are_short() else None
 
-    def _find(self) -> Stage | None:
+    def _find(self) -> Ready | None:
         engine = self.engine
         allowed = allowance(engine)
         room = allowed - self.tokens + ROUNDING
@@ -206,14 +206,14 @@ class Pool:
         while not engine.stopped:
             if self.abandoned:
                 self._outside_close(me)
-            stage = self.pick()
-            if stage is None:
+            ready = self.pick()
+            if ready is None:
                 if engine.root_out.ended:
                     self._dismiss()
                     return  # nothing will be left to do, so a `close` need not wait for this thread
                 self._rest(me)
                 continue
-            call = self.begin(stage, me)
+            stage, call = ready.stage, self.begin(ready, me)
             cheap = stage.calls_are_short and engine.consumer.state is not ConsumerState.STUCK
             weighed = stage.cost_is_measured and not cheap
             if stage.plan.kind == "parallel" and not cheap:
@@ -258,10 +258,11 @@ class Pool:
         while self._parked:
             self._unpark_one()
 
-    def begin(self, stage: Stage, me: Caller) -> Any:
+    def begin(self, ready: Ready, me: Caller) -> Any:
         """Starts a call: takes its tokens and its input."""
+        stage = ready.stage
         me.stage, me.weight, me.seen, me.began = stage, stage.limits.weight, None, None
-        call = stage.start()
+        call = stage.start(ready)
         me.beside = stage.running
         self.tokens += token(me.weight)
         if stage.stream.boundary is not None:
@@ -350,7 +351,7 @@ class Pool:
 
     def _wants_watch(self) -> bool:
         """Whether work waits for a token that a running call may not need."""
-        if not self.ready.short or _is(self._watch, WorkerState.WATCHING):
+        if not self.ready.lacks_token or _is(self._watch, WorkerState.WATCHING):
             return False
         return self._indebted or any(map(_may_wait, self.threads))
 

@@ -24,23 +24,24 @@ from typing import cast
 
 from arrowflow.executor.failure import located
 from arrowflow.executor.host import Run
-from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.base import Blocked, Done, Ready, Stage, Waits
 from arrowflow.executor.stages.boundary import BoundaryStage
 from arrowflow.executor.stages.stream import Stream
-from arrowflow.executor.workers.tokens import any_fits, fits
+from arrowflow.executor.workers.tokens import any_fits
+from arrowflow.physical.tuning import Gate
 
 
 class ReadySet:
     """All live streams of a run, and those of them to look at. Under the run's lock.
 
     Attributes:
-        short: The last look passed a stage over for want of a token.
+        lacks_token: In the last look, some call could not start for want of a token.
         cost_is_measured: Some stage calls functions whose cost is only measured.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.short = self.cost_is_measured = False
+        self.lacks_token = self.cost_is_measured = False
         self._root: Stream | None = None
         self._has_inputs = False  # there was a stream besides the root
         self._streams: dict[Stream, None] = {}  # in the order in which they were opened
@@ -138,8 +139,8 @@ class ReadySet:
 
     # ------------------------------------------------------------------ looks
 
-    def find(self, room: float) -> Stage | None:
-        """Returns the most downstream stage that can start a call (rule 2).
+    def find(self, room: float) -> Ready | None:
+        """Returns the call of the most downstream stage that can start one (rule 2).
 
         Args:
             room: Cores of the CPU budget that are free.
@@ -147,31 +148,31 @@ class ReadySet:
         if self._budget != self.run.ledger.budget:  # other runs of the process began or ended
             self._budget = self.run.ledger.budget
             self.note_all()
-        self.short = False
+        self.lacks_token = False
         assert self._root is not None
         while True:
             self._changed = False
-            stage = self._startable(self._root, room)
-            if stage is None and self._has_inputs:
-                stage = self._find_input(room)
-            if stage is not None or not self._changed:
-                return stage
-            # A stage noticed the end of its input, which the stages before it have not seen yet.
+            ready = self._look_at(self._root, room)
+            if ready is None and self._has_inputs:
+                ready = self._find_input(room)
+            if ready is not None or not self._changed:
+                return ready
+            # A stage was ended, or turned to another input, which the stages before it have not seen yet.
             self.run.consumer.tell()
 
-    def _find_input(self, room: float) -> Stage | None:
-        """Returns the most downstream stage of another stream than the root that can start a call."""
+    def _find_input(self, room: float) -> Ready | None:
+        """Returns the call of the most downstream stage of another stream than the root that can start one."""
         self._note_wanted()
         if self._lacks_bytes:
             self._note_fitting()
-        stage = self._look(self._noted, room)
-        if stage is None and self._tokenless:
+        ready = self._look(self._noted, room)
+        if ready is None and self._tokenless:
             if any_fits(room):
                 return self._look(self._tokenless, room)
-            self.short = True
-        return stage
+            self.lacks_token = True
+        return ready
 
-    def _look(self, heap: list[tuple[int, Stream]], room: float) -> Stage | None:
+    def _look(self, heap: list[tuple[int, Stream]], room: float) -> Ready | None:
         while heap:
             entry = heapq.heappop(heap)
             stream = entry[1]
@@ -181,37 +182,38 @@ class ReadySet:
                 stream.tokenless = False
             if stream.rank is None:
                 continue
-            stage = self._look_at(stream, room)
-            if stage is not None:
+            ready = self._look_at(stream, room)
+            if ready is not None:
                 self._push(stream)  # the look may not lead to a start
-                return stage
+                return ready
         return None
 
-    def _look_at(self, stream: Stream, room: float) -> Stage | None:
-        """Returns a stage of a stream that can start; notes what the stream waits for if there is none."""
-        was_short, self.short = self.short, False
-        stage = self._startable(stream, room)
-        if stage is None and stream.rank is not None:
-            if self.short and not stream.tokenless:
+    def _look_at(self, stream: Stream, room: float) -> Ready | None:
+        """Returns a call of a stream that can start; notes what the stream waits for if there is none."""
+        most_bytes, tokenless = -1.0, False
+        for stage in stream.downstream_first:
+            try:
+                look = stage.look(room)
+                if isinstance(look, Waits) and stage.settle():
+                    look = stage.look(room)
+            except Exception as error:
+                look = Done(True, located(error, stage.plan.specs[0].operator))
+            if isinstance(look, Ready):
+                return look
+            if isinstance(look, Blocked):
+                stage.refused[look.gate] += 1
+                most_bytes = max(most_bytes, look.most_bytes)
+                tokenless = tokenless or look.gate is Gate.TOKEN
+            elif isinstance(look, Done) and look.ends:
+                stage.end(look.error)
+        self.lacks_token = self.lacks_token or tokenless
+        if stream is not self._root and stream.rank is not None:
+            if tokenless and not stream.tokenless:
                 stream.tokenless = True
                 heapq.heappush(self._tokenless, (stream.rank, stream))
-            most_bytes = max(stage.most_bytes for stage in stream.stages)
             if most_bytes >= 0:
                 self._lacks_bytes[stream] = most_bytes
                 self._most_bytes = max(self._most_bytes, most_bytes)
-        self.short = self.short or was_short
-        return stage
-
-    def _startable(self, stream: Stream, room: float) -> Stage | None:
-        for stage in stream.downstream_first:
-            if not fits(stage.limits.weight, room):
-                self.short = True
-                continue
-            try:
-                if stage.can_start():
-                    return stage
-            except Exception as error:
-                stage.end(located(error, stage.plan.specs[0].operator))
         return None
 
     # ------------------------------------------------------------------ costs
@@ -220,7 +222,10 @@ class ReadySet:
     def lacks_bytes(self) -> bool:
         """Whether some call would start if there were room in the ledger."""
         assert self._root is not None
-        return bool(self._lacks_bytes) or any(stage.most_bytes >= 0 for stage in self._root.stages)
+        looks = (stage.look() for stage in self._root.downstream_first)
+        return bool(self._lacks_bytes) or any(
+            isinstance(look, Blocked) and look.most_bytes >= 0 for look in looks
+        )
 
     @property
     def all_hold_lock(self) -> bool:
@@ -241,4 +246,8 @@ class ReadySet:
 
 
 def _is_quick(stream: Stream) -> bool:
-    return all(stage.calls_are_short or stage.drained for stage in stream.downstream_first)
+    return all(stage.calls_are_short or _is_over(stage) for stage in stream.downstream_first)
+
+
+def _is_over(stage: Stage) -> bool:
+    return not stage.running and type(stage.look()) is Done

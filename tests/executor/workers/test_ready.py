@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
 
+from arrowflow.executor.stages.base import Look
 from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.physical.stage import Chain
@@ -24,18 +26,18 @@ def open_inputs(inputs: int, chunks: int = 20, ram_budget: int = 1 << 30) -> Ste
 
 def looks_of_a_turn(inputs: int, monkeypatch: pytest.MonkeyPatch) -> float:
     looks: Counter[str] = Counter()
-    can_start = ParallelStage.can_start
+    look = ParallelStage.look
 
-    def counted(self: ParallelStage) -> bool:
+    def counted(self: ParallelStage, room: float = math.inf) -> Look:
         looks["all"] += 1
-        return can_start(self)
+        return look(self, room)
 
     engine = open_inputs(inputs)
     monkeypatch.setattr(ReadySet, "find", UNCHECKED)
     for _ in range(2 * inputs):
         engine.next_item()
     engine.settle()
-    monkeypatch.setattr(ParallelStage, "can_start", counted)
+    monkeypatch.setattr(ParallelStage, "look", counted)
     for _ in range(2 * inputs):
         engine.next_item()
     engine.close()
