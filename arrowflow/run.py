@@ -30,7 +30,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.positions import check_position
 from arrowflow.physical.stage import Chain
-from arrowflow.physical.tuning import MAX_WAITING_CALLS, Setting, StageKey
+from arrowflow.physical.tuning import MAX_WAITING_CALLS, StageKey, StageLimits
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
@@ -60,7 +60,7 @@ class Prepared:
     chain: Chain
     options: ResolvedOptions
     seconds: float = field(default=0.0, compare=False)
-    found: dict[StageKey, Setting] = field(default_factory=dict, compare=False)
+    found: dict[StageKey, StageLimits] = field(default_factory=dict, compare=False)
     counted: tuple[Count, Count] | None = field(default=None, compare=False)
     learnt_schema: pa.Schema | None = field(default=None, compare=False)
 

@@ -218,7 +218,7 @@ def test_what_a_run_found_is_there_for_the_next_epoch(monkeypatch: pytest.Monkey
     list(loader)
     source = loader.stats().stages[-1]
     assert source.operators == ("from_generator(test_what_a_run_found_is_there_for_the_next_epoch.rows)",)
-    reasons = [stage.reason for stage in loader.stats().stages if stage.operators == source.operators]
+    reasons = [stage.limits.reason for stage in loader.stats().stages if stage.operators == source.operators]
     assert "of a call is CPU time" in reasons[-1]
 
 

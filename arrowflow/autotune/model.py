@@ -111,7 +111,7 @@ class StageWindow:
         """Whether its calls may wait for something, and how many there are is the tuner's to choose."""
         stage = self.stage
         tuned = stage.cost != "computes" and stage.asked_calls is None
-        return tuned and max(stage.weight, self.share) < MOSTLY_COMPUTES
+        return tuned and max(stage.limits.weight, self.share) < MOSTLY_COMPUTES
 
     @property
     def flying(self) -> float:
@@ -121,7 +121,7 @@ class StageWindow:
     @property
     def all_in_use(self) -> bool:
         """Whether about as many calls were in flight as may be."""
-        return self.flying >= IN_USE * self.stage.max_calls
+        return self.flying >= IN_USE * self.stage.limits.max_calls
 
     def call_seconds(self, seconds: float) -> float:
         """Returns the mean length of a call, given that of the window."""
@@ -222,7 +222,7 @@ def _stage_window(before: StageStatistics | None, after: StageStatistics, second
         calls=int(grown("calls")),
         in_flight=busy / seconds,
         # The CPU time of the workers leaves out the work of other pools; calls in those pools say that they compute.
-        cores=(busy * after.weight if after.foreign else grown("cpu_seconds")) / seconds,
+        cores=(busy * after.limits.weight if after.foreign else grown("cpu_seconds")) / seconds,
         queued=grown("queued_seconds") / seconds,
         refused=after.refusals if before is None else after.refusals.plus(before.refusals, -1),
         unfinished=Times(*unfinished),
@@ -277,7 +277,7 @@ def _limit(parts: Sequence[StageWindow], statistics: Statistics) -> tuple[str, f
         return "ram_budget, which is used up,", 0.0
     longest = max(parts, key=lambda part: part.in_flight)
     stage = longest.stage
-    if LOCK in stage.reason:
+    if LOCK in stage.limits.reason:
         return f"{phrase(stage)}, which holds the interpreter lock,", 0.0
     if stage.asked_calls is not None and longest.in_flight >= SATURATED * stage.asked_calls:
         return f"{phrase(stage)}, of which you asked for {stage.asked_calls} calls at a time,", 0.0

@@ -44,8 +44,8 @@ from arrowflow.physical.tuning import (
     MOSTLY_COMPUTES,
     WAITS,
     RunSample,
-    Setting,
     StageKey,
+    StageLimits,
     StageStatistics,
     untold_calls,
 )
@@ -72,12 +72,12 @@ class Policy:
 
     period_seconds = PERIOD_SECONDS
 
-    def __init__(self, found: dict[StageKey, Setting]) -> None:
+    def __init__(self, found: dict[StageKey, StageLimits]) -> None:
         self._found = found
         self._sample: RunSample | None = None
         self._now = 0.0
         self._cpu_budget = 1
-        self._changes: dict[StageKey, Setting] = {}  # of this step
+        self._changes: dict[StageKey, StageLimits] = {}  # of this step
         # Where the long window begins, and where the next one will; None while a change settles.
         self._since: RunSample | None = None
         self._middle: RunSample | None = None
@@ -86,20 +86,25 @@ class Policy:
         self._trial: Trial | None = None
         self._satisfied_seconds = 0.0
 
-    def recall(self, key: StageKey) -> Setting | None:
+    def recall(self, key: StageKey) -> StageLimits | None:
         """Returns what an earlier run has found for a stage."""
         return self._found.get(key)
 
     def remember(self, stages: Iterable[StageStatistics]) -> None:
         """Keeps what the executor learnt in a run that was too short for a step."""
         for stage in stages:
-            if stage.calls and stage.kind == "parallel" and stage.cost != "computes" and not stage.reason:
+            if (
+                stage.calls
+                and stage.kind == "parallel"
+                and stage.cost != "computes"
+                and not stage.limits.reason
+            ):
                 share = stage.cpu_seconds / stage.busy_seconds if stage.busy_seconds else 0.0
                 self._found[stage.key] = replace(_setting(stage), reason=cpu_time(share))
             elif stage.calls and stage.calls_are_short:
                 self._found[stage.key] = _setting(stage)
 
-    def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
+    def step(self, sample: RunSample) -> Mapping[StageKey, StageLimits]:
         """Returns the settings that change."""
         before, self._sample = self._sample, sample
         if before is None or sample.now <= before.now:
@@ -198,9 +203,12 @@ class Policy:
 
     def _room_for_calls(self, key: StageKey, part: StageWindow) -> bool:
         """Makes room for calls that wait, begin together when there is some, and so end together."""
-        calls, stage = part.stage.max_calls, part.stage
+        calls, stage = part.stage.limits.max_calls, part.stage
         if not (
-            part.may_wait and part.refused.chunks and stage.ready_limit < calls and not stage.given_ready
+            part.may_wait
+            and part.refused.chunks
+            and stage.limits.max_ready_items < calls
+            and not stage.given_ready
         ):
             return False
         self._set(key, max_ready_items=calls, reason=f"room for {calls} chunks, as many as calls in flight")
@@ -210,9 +218,11 @@ class Policy:
     def _longer_line(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
         """Tries more calls, or chunks, that wait for their turn behind a call that takes long. The ledger bounds them."""
         stage, refused = part.stage, part.refused
-        slots = min(MAX_LINE, 2 * stage.max_slots) if refused.slots else stage.max_slots
-        chunks = min(MAX_LINE, 2 * stage.max_turn_chunks) if refused.turn else stage.max_turn_chunks
-        longer = (slots, chunks) != (stage.max_slots, stage.max_turn_chunks)
+        slots = min(MAX_LINE, 2 * stage.limits.max_slots) if refused.slots else stage.limits.max_slots
+        chunks = (
+            min(MAX_LINE, 2 * stage.limits.max_turn_chunks) if refused.turn else stage.limits.max_turn_chunks
+        )
+        longer = (slots, chunks) != (stage.limits.max_slots, stage.limits.max_turn_chunks)
         if not (longer and window.says_something and self._stages[key].may("line", self._now)):
             return False
         evidence = f"{slots} calls and {chunks:,} chunks in line"
@@ -221,7 +231,7 @@ class Policy:
 
     def _more_calls(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
         """Tries more calls in flight where calls wait and all that may be are in use."""
-        most = part.stage.max_calls
+        most = part.stage.limits.max_calls
         wanted = part.may_wait and part.refused.calls > 0 and part.all_in_use and part.calls >= most / 2
         # The calls that the consumer lacks, but no more than the cores can bear, if the new calls are like the old.
         doubt = 1 + window.doubt(key)
@@ -232,7 +242,11 @@ class Policy:
             wanted and BUSY * cores > doubt and calls > most and self._stages[key].may("calls", self._now)
         ):
             return False
-        room = part.stage.ready_limit if part.stage.given_ready else max(part.stage.ready_limit, calls)
+        room = (
+            part.stage.limits.max_ready_items
+            if part.stage.given_ready
+            else max(part.stage.limits.max_ready_items, calls)
+        )
         evidence = f"{calls} calls in flight"
         self._try("calls", key, evidence, window, max_calls=calls, max_ready_items=room)
         return True
@@ -259,7 +273,9 @@ class Policy:
         # Where several calls queue for cores, somebody else has those; who holds the lock keeps the others from queueing.
         one_core = part.wanted > CROWDED and window.python_wanted < ONE_LOCK and part.in_flight >= FEW_CALLS
         # Calls that wait as well are looked at where more of them did not help.
-        waits = part.share < MOSTLY_COMPUTES and (stage.weight >= WAITS or "calls" in memory.rests_until)
+        waits = part.share < MOSTLY_COMPUTES and (
+            stage.limits.weight >= WAITS or "calls" in memory.rests_until
+        )
         if stage.cost == "computes" or stage.asked_calls == 1 or not (one_core and waits):
             return False
         self._try("alone", key, "one call at a time", window, max_calls=1)
@@ -345,8 +361,10 @@ class Policy:
     def _fit_budget(self, window: RunWindow) -> None:
         """Takes back calls that wait but together compute more than the budget: tokens do not count them."""
         for key, part in sorted(window.tunable(), key=lambda entry: -entry[1].cores):
-            calls = max(1, int(min(part.in_flight, part.stage.max_calls) * self._cpu_budget / window.cores))
-            if part.may_wait and part.stage.weight < WAITS and calls < part.stage.max_calls:
+            calls = max(
+                1, int(min(part.in_flight, part.stage.limits.max_calls) * self._cpu_budget / window.cores)
+            )
+            if part.may_wait and part.stage.limits.weight < WAITS and calls < part.stage.limits.max_calls:
                 reason = f"{part.in_flight:.1f} calls in flight take {window.cores:.1f} cores of {self._cpu_budget}"
                 self._set(key, max_calls=calls, reason=reason)
                 self._settle()
@@ -357,7 +375,7 @@ class Policy:
         for key, part in window.tunable():
             stage = part.stage
             calls = 2 * max(MIN_CALLS, math.ceil(2 * part.in_flight))
-            if stage.cost != "computes" and stage.asked_calls is None and stage.max_calls > calls:
+            if stage.cost != "computes" and stage.asked_calls is None and stage.limits.max_calls > calls:
                 reason = f"{part.in_flight:.1f} calls in flight are enough for what the consumer takes"
                 self._set(key, max_calls=calls, reason=reason)
 
@@ -365,9 +383,9 @@ class Policy:
 
     def _memory(self, key: StageKey, stage: StageStatistics) -> Memory:
         memory = self._stages.get(key)
-        if memory is None or memory.setting.weight != stage.weight:
+        if memory is None or memory.setting.weight != stage.limits.weight:
             # The executor has learnt from the first calls meanwhile.
-            weight, lock = stage.weight, LOCK in stage.reason
+            weight, lock = stage.limits.weight, LOCK in stage.limits.reason
             memory = Memory(setting=_setting(stage), share=weight, used_share=weight, lock=lock)
             memory.rests_until = {"alone": self._now + LAST_REST_SECONDS} if lock else {}
             self._stages[key] = memory
@@ -378,13 +396,5 @@ class Policy:
         memory.setting = self._changes[key] = replace(memory.setting, **values)
 
 
-def _setting(stage: StageStatistics) -> Setting:
-    return Setting(
-        max_calls=stage.max_calls,
-        max_ready_items=stage.ready_limit,
-        max_slots=stage.max_slots,
-        max_turn_chunks=stage.max_turn_chunks,
-        weight=stage.weight,
-        reason=stage.reason,
-        calls_are_short=stage.calls_are_short,
-    )
+def _setting(stage: StageStatistics) -> StageLimits:
+    return replace(stage.limits, calls_are_short=stage.calls_are_short)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arrowflow.autotune.model import RunWindow
-from arrowflow.physical.tuning import Setting, StageKey
+from arrowflow.physical.tuning import StageKey, StageLimits
 
 FIRST_REST_SECONDS, LAST_REST_SECONDS = 1.0, 60.0
 
@@ -24,7 +24,7 @@ class Trial:
 
     key: StageKey
     kind: str
-    before: Setting
+    before: StageLimits
     was: RunWindow
     evidence: str
 
@@ -42,7 +42,7 @@ class Memory:
         rest_seconds: How long each kind rests the next time.
     """
 
-    setting: Setting
+    setting: StageLimits
     share: float
     used_share: float
     lock: bool

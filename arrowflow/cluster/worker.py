@@ -29,7 +29,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.positions import check_position
 from arrowflow.physical.totals import since
-from arrowflow.physical.tuning import Setting, StageKey, StageStatistics
+from arrowflow.physical.tuning import StageKey, StageLimits, StageStatistics
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.walk import post_order, rewritten
@@ -183,7 +183,7 @@ class LaneWorker:
         self._plans: dict[int, Prepared] = {}
         # All lanes begin at once. The first one compiles what the others then find compiled.
         self._planning = threading.Lock()
-        self._found: dict[StageKey, Setting] = {}
+        self._found: dict[StageKey, StageLimits] = {}
         self._runs: dict[str, _Run] = {}
         # Closed, perhaps before they were opened: calls of a worker overtake each other.
         self._closed: deque[str] = deque(maxlen=KEPT_NAMES)

@@ -7,7 +7,7 @@ Success
     With `deterministic=False` they come in the order of completion.
  2. A free thread runs the most downstream stage that can run. That rule keeps queues short. Stages that compute need
     no other balancing. Only streams in which something changed are looked at (see `workers.ready`).
- 3. `Stage.look` says whether a call may start. It returns one value and changes nothing: `Ready` with the call, `Waits`
+ 3. `Queue.look` says whether a call may start. It returns one value and changes nothing: `Ready` with the call, `Waits`
     for another stage, `Blocked` at a gate, or `Done`. The ready set, the tuner, the reasons why cores idle, `stats()` and
     `describe()` all read this value. These are the gates (`physical.tuning.Gate`), in the order of the look:
     a. CALLS: fewer calls are in flight than `StageLimits.max_calls`. A call is in flight while a thread runs it.
@@ -124,6 +124,13 @@ most one is WATCHING (see `workers.pool`), and one GUARDING (see `consumer`).
 
 Ownership
 ---------
+A stage is two objects. Its queue is bookkeeping and runs no kernel, its caller runs kernels and touches nothing but the
+call::
+
+    out of the stage before --> look --> Ready --> start --> execute --> complete --> out --> next stage
+                                '----- Queue, lock held ---' Caller,     Queue,
+                                                             no lock     lock held
+
 Each run has one lock, `Engine.lock`. It is re-entrant because the garbage collector may call `stop` under it. The lock
 guards every queue, counter and flag of stages, streams and ledger. Kernels are called without the lock. The exceptions
 are methods whose docstrings say so; these do no work worth mentioning. Workers close abandoned iterators, without the

@@ -17,11 +17,9 @@ anywhere in `next()`. And `close()` from another thread has to wait for the func
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from typing import Any
 
-from arrowflow.executor.host import ConsumerState, Run
 from arrowflow.executor.limits import (
     FIRST_PATIENCE_SECONDS,
     HURRY_SECONDS,
@@ -30,47 +28,38 @@ from arrowflow.executor.limits import (
     RECENT_ITEMS,
     TAKEN_SHARE,
 )
-from arrowflow.executor.stages.base import Ready, Stage
+from arrowflow.executor.seat import ConsumerState, Seat
+from arrowflow.executor.stages.base import Queue, Ready, Run
 from arrowflow.executor.workers.pool import Pool
-from arrowflow.executor.workers.worker import Caller, wake
 from arrowflow.kernels.items import Item
 from arrowflow.observe.timeline import CONSUMER
 
 AWAY, NEAR, TAKING, COMPUTING, STUCK, WAITING = ConsumerState
 
 
-class Consumer(Caller):
+class Consumer(Seat):
     """The consumer's side of one run. Attributes are guarded by the engine's lock, except where it says otherwise.
 
     Attributes:
-        state: Where it is. The package's docstring has the diagram.
-        hurries: It is in `next()`, and runs cheap calls itself.
         waited_seconds: Time that it waited.
         rows: Rows that it took. Its own.
         chunks: Items that it took. Its own.
-        turns: Calls that it ran, and times that it took something.
     """
 
     def __init__(self, engine: Run, pool: Pool) -> None:
         super().__init__()
         self.engine = engine
         self.pool = pool
-        self.state = AWAY
-        self.hurries = False
         self.waited_seconds = 0.0
-        self.rows = self.chunks = self.turns = 0
+        self.rows = self.chunks = 0
         self._wait_began: float | None = None
         self._taken: deque[Item] = deque()  # what it has not come to yet
-        self._bell = threading.Lock()
-        self._bell.acquire()
         # Written by its own thread alone.
         self._left = math.inf
         self._was_soon = True
         # In calls of its own, for the next item, that another thread could have spared it.
         self._spent_seconds = 0.0
         self._item_seconds = 0.0  # the same for an item lately
-        self._trusts = True  # no call of its own was stuck so far
-        self._in_charge = False  # it runs all calls
 
     # ------------------------------------------------------------------ for workers
 
@@ -79,36 +68,6 @@ class Consumer(Caller):
         began = self._wait_began
         return self.waited_seconds + (0.0 if began is None else now - began)
 
-    def tell(self) -> None:
-        """Wakes it if it waits for an item that is there now, or for an end that was noticed. Under the lock."""
-        last = self.engine.root_out
-        if self.state is WAITING and (last.out or last.ended):
-            self.ring()
-
-    def hand_over(self) -> None:
-        """Leaves all calls to it. Under the lock."""
-        self._in_charge = True
-        self.ring()
-
-    def take_over(self) -> None:
-        """Lets workers work again, since it made nothing for a while: it is busy elsewhere, or stuck. Under the lock.
-
-        The call that it is stuck in may wait for other calls; then it does not run any more of them.
-        """
-        if self.state is COMPUTING:
-            self.state = STUCK
-            self._trusts = False
-            self.pool.excuse(self)
-        elif self.state is NEAR:
-            self.state = AWAY
-        self.hurries = self._in_charge = False
-
-    def ring(self) -> None:
-        """Wakes it, to look what there is to do. Takes no lock."""
-        if self.state is WAITING:
-            self.state = TAKING
-        wake(self._bell)
-
     def drop(self) -> None:
         """Lets go of the taken items that it has not come to. Under the lock."""
         self._taken.clear()
@@ -116,11 +75,10 @@ class Consumer(Caller):
     # ------------------------------------------------------------------ its own thread
 
     def next_item(self) -> Item | None:
-        """Takes the next item of the workers' last stage, waiting for it or making it; None at its end.
+        """Takes the next item of the workers' last stage, waiting for it or making it; None at its end, or a stop.
 
         Raises:
             ArrowflowError: The first error of the run, in order.
-            ClosedError: The run was stopped.
         """
         try:
             return self._next_item()
@@ -134,12 +92,12 @@ class Consumer(Caller):
         self.hurries = self.comes_soon(engine.clock.now()) and not self._taken
         while True:
             if engine.stopped:
-                engine.refuse()
+                return None
             if self._taken:
                 return self._handed_out(self._taken.popleft())
             with engine.lock:
                 self.state = TAKING
-                last = engine.root_out
+                last = self.pool.ready.root_out
                 if last.out:
                     self._take_from(last)
                     continue
@@ -167,21 +125,21 @@ class Consumer(Caller):
         """
         locked = self.pool.ready.all_hold_lock
         soon = now - self._left < (LOCKED_HURRY_SECONDS if locked else HURRY_SECONDS)
-        if not self.engine.options.autotune or not self._trusts or not (soon or self._was_soon):
+        if not self.engine.options.autotune or not self.trusts or not (soon or self._was_soon):
             return False
         self._was_soon = soon
         return self._item_seconds < HURRY_SECONDS
 
-    def _take_from(self, last: Stage) -> None:
+    def _take_from(self, last: Queue) -> None:
         """Takes an item, or all items where a meeting of two threads at the lock costs more than an item."""
         self.turns += 1
         self._taken.append(last.out.popleft())
         if last.calls_are_short and self.engine.ledger.fits(0, TAKEN_SHARE):
             self._taken.extend(last.out)
             last.out.clear()
-        if not (self.hurries and self._in_charge):
+        if not (self.hurries and self.in_charge):
             self.pool.kick()  # which may leave all calls to it
-        self.state = NEAR if self.hurries and self._in_charge else AWAY
+        self.state = NEAR if self.hurries and self.in_charge else AWAY
         self.hurries = False
 
     def _handed_out(self, item: Item) -> Item:
@@ -194,8 +152,8 @@ class Consumer(Caller):
 
     def _ask_workers(self) -> bool:
         """Sees to it that somebody works; returns whether that alone has brought an item, or the end."""
-        last = self.engine.root_out
-        self.state, self._in_charge = WAITING, False
+        last = self.pool.ready.root_out
+        self.state, self.in_charge = WAITING, False
         self.pool.kick()
         return bool(last.out) or last.ended
 
@@ -203,28 +161,28 @@ class Consumer(Caller):
         """Waits until somebody rings, and returns whether somebody did."""
         clock = self.engine.clock
         began = self._wait_began = clock.now()
-        rung = self._bell.acquire(timeout=patience)
+        rung = self.bell.acquire(timeout=patience)
         self._wait_began = None
         self.waited_seconds += clock.now() - began
         return rung
 
     def _begin(self, ready: Ready) -> Any:
-        self.state, self._in_charge = COMPUTING, True
+        self.state, self.in_charge = COMPUTING, True
         self.pool.guard()
         return self.pool.begin(ready, self)
 
-    def _run(self, stage: Stage, call: Any) -> None:
+    def _run(self, stage: Queue, call: Any) -> None:
         engine, clock = self.engine, self.engine.clock
         brief = stage.calls_are_brief  # to read the CPU clock twice takes 0.8 µs
         began, cpu = clock.now(), 0.0 if brief else clock.thread_cpu()
-        stage.execute(call)
+        stage.caller.execute(call)
         elapsed = clock.now() - began
         cpu = elapsed if brief else clock.thread_cpu() - cpu
         # If a call holds the lock, another thread would spare the consumer only the time that the call waits.
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
-        stage.draw(CONSUMER, began, elapsed)
+        stage.caller.draw(CONSUMER, began, elapsed)
         with engine.lock:
             self.pool.finish(stage, call, self, elapsed, cpu)
             self.turns += 1
-        if self.pool.abandoned:
-            self.pool.abandoned.close(self)
+        if self.engine.abandoned:
+            self.engine.abandoned.close(self)

@@ -6,25 +6,19 @@ import os
 import sys
 import threading
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, cast
+from typing import NoReturn
 
-from arrowflow.bad_rows import LeftOut
 from arrowflow.clock import Clock
 from arrowflow.errors import ArrowflowError, ClosedError, said
 from arrowflow.executor.consumer import Consumer
 from arrowflow.executor.failure import is_interrupt
-from arrowflow.executor.host import ConsumerState
-from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.limits import INTERRUPTED_KILLED_SECONDS, INTERRUPTED_SECONDS, KILLED_SECONDS
 from arrowflow.executor.process_exit import check_process, register, rest_at_exit
-from arrowflow.executor.processes.kernel import RunProcesses
-from arrowflow.executor.stages.base import Stage, StreamView, describe
-from arrowflow.executor.stages.elsewhere import Elsewhere
-from arrowflow.executor.stages.serial import SerialStage
-from arrowflow.executor.stages.sizes import Sizes
-from arrowflow.executor.stages.stream import Stream
+from arrowflow.executor.stages.base import Blocked, Done, Look, Queue, Ready, Run, Stream, Waits
+from arrowflow.executor.stages.serial import SerialQueue
+from arrowflow.executor.stages.stream import open_stream
 from arrowflow.executor.stages.tail import Tail
 from arrowflow.executor.stages.totals import Totals
 from arrowflow.executor.workers import cores
@@ -34,14 +28,14 @@ from arrowflow.interrupts import is_own
 from arrowflow.kernels.items import Item
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
-from arrowflow.physical.planner import default_limits, max_workers, runs_on_demand
+from arrowflow.physical.planner import max_workers, runs_on_demand
 from arrowflow.physical.stage import Chain
-from arrowflow.physical.tuning import EngineStatistics, RunSample, StageKey, StageLimits, Tuner
+from arrowflow.physical.tuning import EngineStatistics, RunSample, Tuner
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 
 
-class Engine:
+class Engine(Run):
     """Runs one chain from a position to its end, and all streams that its boundaries open.
 
     Args:
@@ -67,89 +61,48 @@ class Engine:
         plan: Callable[[Node, int], Chain] | None = None,
         timeline: Timeline | None = None,
     ) -> None:
-        self.options = options
-        self.clock = clock
-        self.plan = plan
-        self.timeline = timeline
-        self.lock = threading.RLock()
+        super().__init__(options, clock, tuner=tuner, plan=plan, timeline=timeline)
         self._holding = threading.Condition(self.lock)  # only to ask whether this thread holds the lock
-        self.ledger = Ledger(options.ram_budget)
-        self.run_storage: dict[
-            Any, Any
-        ] = {}  # what kernels keep until the run ends, by owner; from any thread
-        self.stopped = False
-        self.retried: list[str] = []
-        self.elsewhere = Elsewhere()
-        self.bad_rows: deque[tuple[str, Any, LeftOut]] | None = None
-        self.slow: list[threading.Thread] = []
         self._began_cpu = clock.process_cpu()
-        self.on_demand = runs_on_demand(chain, options)
         self._process = os.getpid()
         self._dropped = False
         self._given_up: set[Worker] = set()  # by `close`, which waits for each once
         self._failure: ArrowflowError | None = None  # of the executor itself
-        self._tuner = tuner
         self._next_step = clock.now() + (0.0 if tuner is None else tuner.period_seconds)
-        self._limits: dict[StageKey, StageLimits] = {}
-        self._sizes: dict[StageKey, Sizes] = {}
-        self.processes = RunProcesses(clock)
-        self.pool = Pool(self, max_workers(chain, options))
-        self.consumer = Consumer(self, self.pool)
+        self.pool = Pool(self, max_workers(chain, options), on_demand=runs_on_demand(chain, options))
+        self.consumer = self._consumer = Consumer(self, self.pool)
         self.totals = Totals()
         # A trailing serial stage runs on the consumer's thread (rule 4), so workers do not look at it.
         self._tail: Tail | None = None
+        self.root = Stream(self, chain, epoch, (), None, 1.0)
         with self.lock:
-            self.root = Stream(self, chain, epoch, position, ordered=options.deterministic)
+            open_stream(self.root, position)
             self.add(self.root)
         last = self.root.last
-        if type(last) is SerialStage and last.plan.buffer_items is None:
+        if type(last) is SerialQueue and last.plan.buffer_items is None:
             self._tail = Tail(last)
             self.root.downstream_first.remove(last)
-            self.root_out: Stage = cast(Stage, last.upstream)
-        else:
-            self.root_out = last
-        self.root_out.feeds_consumer = True
+            last = self.root.stages[-2]
+        self.root_out = self.pool.ready.root_out = last
+        last.feeds_consumer = True
         register(self)
         cores.join(self)
 
     # ------------------------------------------------------------------ streams
 
-    def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
-        """Returns the limits that all stages of one key share, in this stream and in those to come."""
-        if key not in self._limits:
-            limits = default_limits(chain, index, self.options, share)
-            found = None if self._tuner is None else self._tuner.recall(key)
-            if found is not None:
-                found.apply(limits)
-            self._limits[key] = limits
-        return self._limits[key]
-
-    def sizes_of(self, key: StageKey) -> Sizes:
-        """Returns what all stages of one key have measured of their calls, and will measure."""
-        return self._sizes.setdefault(key, Sizes())
-
-    def add(self, stream: StreamView) -> None:
+    def add(self, stream: Stream) -> None:
         """Schedules the stages of a stream, after all stages that are further downstream."""
-        self.pool.ready.add(cast(Stream, stream))
+        self.pool.ready.add(stream)
 
-    def remove(self, stream: StreamView) -> None:
+    def remove(self, stream: Stream) -> None:
         """Forgets a stream that was dropped."""
-        for stage in cast(Stream, stream).stages:
+        for stage in stream.stages:
             self.totals.count(stage)
-        self.pool.ready.remove(cast(Stream, stream))
+        self.pool.ready.remove(stream)
 
-    def changed(self, stream: StreamView) -> None:
+    def changed(self, stream: Stream) -> None:
         """Notes a change of a stream that no call of it made: it may go on, and others may go on or have to end."""
-        self.pool.ready.note(cast(Stream, stream))
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether the consumer is in `next()`, and has nothing left of what it took before."""
-        return self.consumer.state in (ConsumerState.TAKING, ConsumerState.WAITING)
-
-    def close_later(self, operators: tuple[str, ...], iterator: Any) -> None:
-        """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""
-        self.pool.abandoned.add(operators, iterator)
+        self.pool.ready.note(stream)
 
     @property
     def tokens(self) -> float:
@@ -160,22 +113,22 @@ class Engine:
 
     def tune(self, now: float) -> None:
         """Lets the tuner look, if it is time. Under the lock; the tuner only computes."""
-        if self._tuner is None or now < self._next_step:
+        if self.tuner is None or now < self._next_step:
             return
-        self._next_step = now + self._tuner.period_seconds
+        self._next_step = now + self.tuner.period_seconds
         self.ledger.drain()
         note_unfinished(self.pool.threads, now)
         sample = RunSample(
             now=now,
             cpu_budget=cores.allowance(self),
-            waited_seconds=self.consumer.waited(now),
-            rows=self.consumer.rows,
-            chunks=self.consumer.chunks,
+            waited_seconds=self._consumer.waited(now),
+            rows=self._consumer.rows,
+            chunks=self._consumer.chunks,
             stages=self.totals.statistics(self._stages()),
         )
-        if changes := self._tuner.step(sample):
+        if changes := self.tuner.step(sample):
             for key, change in changes.items():
-                change.apply(self._limits[key])
+                self.limits[key].take(change)
             self.pool.ready.note_all()
         if self.timeline is not None:
             self._draw_counters(now)
@@ -184,7 +137,7 @@ class Engine:
         timeline = self.timeline
         assert timeline is not None
         timeline.counter("ledger bytes", now, self.ledger.used)
-        for key, limits in self._limits.items():
+        for key, limits in self.limits.items():
             if limits.reason:
                 name = key[-1]
                 timeline.counter(f"{name}: calls at most", now, limits.max_calls)
@@ -203,20 +156,21 @@ class Engine:
         tail = self._tail
         if tail is not None:
             item = tail.next_item(self._await_item)
-            if tail.stage.kernel.done and not self.root_out.ended:
+            if tail.stage.caller.kernel.done and not self.root_out.ended:
                 self._end_input(tail.stage)
         else:
             item = self._await_item()
             while item is not None and not item.chunk.num_rows:
                 item = self._await_item()
+        return item
+
+    def _await_item(self) -> Item | None:
+        item = self._consumer.next_item()
         if item is None and self.stopped:
             self.refuse()
         return item
 
-    def _await_item(self) -> Item | None:
-        return self.consumer.next_item()
-
-    def _end_input(self, stage: Stage) -> None:
+    def _end_input(self, stage: Queue) -> None:
         """Stops all that would work for a tail that is done."""
         with self.lock:
             stage.end()
@@ -258,7 +212,7 @@ class Engine:
             self._join(threads, killed_patience)
         self.drop()
         if not self.pool.threads:
-            self.pool.abandoned.close(self.consumer)
+            self.abandoned.close(self.consumer)
         late = [thread for thread in threads if thread.is_alive()]
         self._given_up.update(late)
         calls = [thread.operators for thread in late if thread.operators]
@@ -312,18 +266,18 @@ class Engine:
             self._dropped = True
             self.root.drop()
             self.run_storage.clear()
-            self.consumer.drop()
+            self._consumer.drop()
             for stage in self._stages():
                 self.totals.count(stage)
-            if self._tuner is not None:
-                self._tuner.remember(self.totals.statistics(()))
+            if self.tuner is not None:
+                self.tuner.remember(self.totals.statistics(()))
             self.pool.ready.clear()
             if self._tail is not None:
                 self._tail.iterator = None
         cores.leave(self)
         self.processes.leave()
 
-    def _stages(self) -> list[Stage]:
+    def _stages(self) -> list[Queue]:
         tail = () if self._tail is None else (self._tail.stage,)
         return [*tail, *self.pool.ready.stages()]
 
@@ -344,9 +298,9 @@ class Engine:
         ]
         lines += [f"{one.name} {one.state.name}, in {one.operators}" for one in list(self.pool.threads)]
         for stage in list(ready.stages()):
-            noted = "" if stage.stream is self.root else f", stream noted {cast(Stream, stage.stream).noted}"
+            noted = "" if stage.stream is self.root else f", stream noted {stage.stream.noted}"
             lines.append(
-                f"{'+'.join(stage.plan_titles)}: {describe(stage.look())}; {stage.running} calls run, "
+                f"{'+'.join(stage.plan.titles)}: {_in_words(stage.look())}; {stage.running} calls run, "
                 f"{stage.undelivered} undelivered, {stage.turn_chunks} chunks wait for their turn, {len(stage.out)} ready{noted}"
             )
         return "\n".join(lines)
@@ -368,6 +322,20 @@ class Engine:
                 retries=Counter(self.retried),
                 cluster=self.elsewhere.statistics(),
             )
+
+
+def _in_words(look: Look) -> str:
+    """Returns what a look found, in words."""
+    match look:
+        case Ready():
+            return "ready"
+        case Waits(source):
+            return "waits" if source is None else f"waits for {'+'.join(source.plan.titles)}"
+        case Blocked(gate, most_bytes):
+            free = f" until the ledger counts {most_bytes:,.0f} bytes" if most_bytes >= 0 else ""
+            return f"blocked by {gate.name.lower()}{free}"
+        case Done(_, error):
+            return f"done{f': {error}' if error is not None else ''}"
 
 
 def _level_outside() -> int:

@@ -130,8 +130,11 @@ class Ledger:
 
     def made_bytes(self, ticket: Any) -> int:
         """Returns the bytes that a ticket, or a collection of tickets, keeps alive."""
-        keys = {key for each in _tickets(ticket) if isinstance(each, Ticket) for key in each.keys}
-        return sum(self._sizes.get(key, 0) for key in keys)
+        if type(ticket) is Ticket:
+            keys: Iterable[int] = ticket.keys
+        else:
+            keys = {key for each in _tickets(ticket) if isinstance(each, Ticket) for key in each.keys}
+        return sum([self._sizes.get(key, 0) for key in keys])
 
     def keep(self, buffers: Mapping[int, int]) -> Ticket:
         """Counts buffers, bytes by address, all at once, and returns the claim on them. The mapping must not change."""
@@ -167,7 +170,7 @@ class Ledger:
 
 def ticket_bytes(ticket: Any) -> int:
     """Returns the bytes that a ticket, or a collection of tickets, was charged with: those of each ticket once."""
-    if isinstance(ticket, Ticket):
+    if type(ticket) is Ticket:
         return ticket.num_bytes
     return sum(each.num_bytes for each in _tickets(ticket))
 

@@ -7,21 +7,11 @@ import os
 import sys
 import threading
 import weakref
-from typing import Protocol
 
 from arrowflow.errors import ForkError
 from arrowflow.executor.processes.pool import dismiss
+from arrowflow.executor.stages.base import Run
 from arrowflow.executor.workers.worker import Worker
-
-
-class Closable(Protocol):
-    """A run, as the end of the process sees it."""
-
-    def stop(self) -> None:
-        """Tells everybody to stop. Takes no lock and never waits."""
-
-    def close(self, *, interrupted: bool = False) -> None:
-        """Stops the run, waits for its workers and drops what it holds."""
 
 
 class _Process:
@@ -36,10 +26,10 @@ class _Process:
     exiting = False
 
 
-_live: weakref.WeakSet[Closable] = weakref.WeakSet()
+_live: weakref.WeakSet[Run] = weakref.WeakSet()
 
 
-def register(run: Closable) -> None:
+def register(run: Run) -> None:
     """Remembers a run that is about to start its threads.
 
     Raises:

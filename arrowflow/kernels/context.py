@@ -22,10 +22,6 @@ class StreamHandle(Protocol):
     """An opened sub-plan, as a boundary kernel sees it: something to name in `next_input`."""
 
     @property
-    def exhausted(self) -> bool:
-        """Whether all its work has been started, so that opening the next stream costs it nothing."""
-
-    @property
     def ready(self) -> bool:
         """Whether it has an item, or has ended."""
 

@@ -134,10 +134,12 @@ def _least_seconds(stages: Sequence[StageStatistics], statistics: Statistics) ->
 
     The wall time of calls says little: calls wait for a core, for the interpreter lock and for each other.
     """
-    cores = sum(stage.busy_seconds * stage.weight if stage.foreign else stage.cpu_seconds for stage in stages)
-    locked = sum(stage.cpu_seconds for stage in stages if LOCK in stage.reason)
+    cores = sum(
+        stage.busy_seconds * stage.limits.weight if stage.foreign else stage.cpu_seconds for stage in stages
+    )
+    locked = sum(stage.cpu_seconds for stage in stages if LOCK in stage.limits.reason)
     alone = (
-        stage.busy_seconds / (stage.max_calls if stage.kind == "parallel" else 1)
+        stage.busy_seconds / (stage.limits.max_calls if stage.kind == "parallel" else 1)
         for stage in stages
         if stage.kind != "parallel" or stage.cost != "computes"
     )
@@ -207,7 +209,7 @@ def _few_connections(statistics: Statistics) -> Iterator[str]:
 def locked(stages: Sequence[StageStatistics]) -> Iterator[str]:
     """Finds functions that hold the interpreter lock, as the tuner found out."""
     for stage in stages:
-        if LOCK in stage.reason:
+        if LOCK in stage.limits.reason:
             processes = ", or executor='process'" if _operator(stage.operators[-1]) in MAPS else ""
             yield (
                 f"{stage.operators[0]} holds the interpreter lock, so more calls at a time do not help: use functions "

@@ -122,7 +122,7 @@ def log_left_out(statistics: Statistics) -> bool:
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:
-    busy = stage.busy_seconds * stage.weight if stage.foreign else stage.cpu_seconds
+    busy = stage.busy_seconds * stage.limits.weight if stage.foreign else stage.cpu_seconds
     return busy / seconds if seconds else 0.0
 
 
@@ -184,7 +184,9 @@ def _cells(group: Sequence[StageStatistics], statistics: Statistics) -> tuple[st
         f"{last.rows / seconds:,.0f}" if seconds else "",
         f"{sum(_cores(stage, seconds) for stage in group):.2f}" if calls else "",
         _flying(flying, main) if calls else "your thread",
-        f"{last.max_ready_items} of {max(last.max_ready_items, last.ready_limit)}" if calls else "",
+        f"{last.max_ready_items} of {max(last.max_ready_items, last.limits.max_ready_items)}"
+        if calls
+        else "",
         f"{_mib(sum(held))} MiB" if sum(held) else "-",
         _note(main, flying, last, statistics),
     )
@@ -192,13 +194,13 @@ def _cells(group: Sequence[StageStatistics], statistics: Statistics) -> tuple[st
 
 def _flying(flying: float, stage: StageStatistics) -> str:
     """Returns the calls in flight on average, of those that may be; before, more may have been allowed than now."""
-    most = stage.max_calls
+    most = stage.limits.max_calls
     return f"{flying:.1f} of {most}" if flying <= most + 0.05 else f"{flying:.1f}, now at most {most}"
 
 
 def _note(main: StageStatistics, flying: float, last: StageStatistics, statistics: Statistics) -> str:
     """Returns the limit of a stage where it binds, or that it is ahead of a consumer that has what it wants."""
-    if LOCK in main.reason:
+    if LOCK in main.limits.reason:
         return "holds the interpreter lock"
     if main.asked_calls is not None and flying >= SATURATED * main.asked_calls:
         return f"{_calls(main.asked_calls)}, as asked"
@@ -244,23 +246,23 @@ def _work(stage: StageStatistics, seconds: float) -> str:
     flying = stage.busy_seconds / seconds if seconds else 0.0
     return (
         f"{stage.rows:,} rows in {stage.calls:,} calls of {each:.3g} ms; on average {flying:.2f} in flight, "
-        f"using {_cores(stage, seconds):.2f} cores; {stage.ready_items} of {stage.ready_limit} finished chunks wait"
+        f"using {_cores(stage, seconds):.2f} cores; {stage.ready_items} of {stage.limits.max_ready_items} finished chunks wait"
     )
 
 
 def _tuned(stage: StageStatistics) -> str:
     if stage.asked_calls is not None:
-        calls = f"at most {_calls(stage.max_calls)}, as asked"
+        calls = f"at most {_calls(stage.limits.max_calls)}, as asked"
     elif stage.cost == "computes":
-        calls = f"at most {_calls(stage.max_calls)}: it computes, so the CPU budget is the limit"
+        calls = f"at most {_calls(stage.limits.max_calls)}: it computes, so the CPU budget is the limit"
     else:
-        calls = f"at most {_calls(stage.max_calls)}, {stage.weight:.2f} cores each"
+        calls = f"at most {_calls(stage.limits.max_calls)}, {stage.limits.weight:.2f} cores each"
     if stage.refusals.slots or stage.refusals.turn:
         calls += (
-            f"; behind a slow one {stage.undelivered} of {stage.max_slots:,} calls and {stage.turn_chunks:,} of "
-            f"{stage.max_turn_chunks:,} chunks wait for their turn"
+            f"; behind a slow one {stage.undelivered} of {stage.limits.max_slots:,} calls and {stage.turn_chunks:,} of "
+            f"{stage.limits.max_turn_chunks:,} chunks wait for their turn"
         )
-    return f"{calls}; {stage.reason}" if stage.reason else calls
+    return f"{calls}; {stage.limits.reason}" if stage.limits.reason else calls
 
 
 def _calls(count: int) -> str:

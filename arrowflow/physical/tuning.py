@@ -148,6 +148,19 @@ class StageLimits:
     reason: str = ""
     calls_are_short: bool = False
 
+    def take(self, found: StageLimits) -> None:
+        """Takes the limits that a tuner wants; shares of the budget are none of its business."""
+        for name in (
+            "max_calls",
+            "max_ready_items",
+            "max_slots",
+            "max_turn_chunks",
+            "weight",
+            "reason",
+            "calls_are_short",
+        ):
+            setattr(self, name, getattr(found, name))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatistics:
@@ -168,9 +181,7 @@ class StageStatistics:
         random: Whether what it makes is drawn from a seed.
         given_ready: Whether an operator says how many finished chunks may wait.
         engine: Where its work runs.
-        max_calls: Its limit of calls at the same time, now.
-        weight: Cores that a call takes of the CPU budget, as far as it is known now.
-        reason: Why these two are what they are.
+        limits: A copy of its limits, and why they are what they are.
         calls: Finished calls.
         rows: Rows that it put out. Divide by the run's seconds for its throughput.
         bytes: Bytes of new buffers that it put out; what it only passed on does not count.
@@ -182,11 +193,8 @@ class StageStatistics:
         ready_items: Chunks that wait for the next stage now. Always 0: this stage, or a stage before it, limits the
             pipeline. Always at its limit: this stage and the stages before it are faster than the stages after it.
         max_ready_items: The most that ever waited.
-        ready_limit: The most that may wait, now.
         undelivered: Calls that were started and are not delivered now.
-        max_slots: The most of them that may be, now.
-        turn_chunks: Chunks of these calls that wait for their turn now.
-        max_turn_chunks: The most of them that may be, now.
+        turn_chunks: Chunks of these that wait for their turn now.
         running: Calls in flight now.
         unfinished: The times so far of long calls among them, which are no part of the other times.
         refusals: How often a look for work found input for it, and why no call could start. Many by `calls`: the tuner
@@ -205,14 +213,9 @@ class StageStatistics:
     holds_lock: bool
     random: bool
     given_ready: bool
-    weight: float
-    reason: str
-    ready_limit: int
-    max_slots: int = MAX_REORDER_SLOTS
-    max_turn_chunks: int = MAX_TURN_CHUNKS
+    limits: StageLimits
     operators: tuple[str, ...]
     engine: str
-    max_calls: int
     calls: int
     rows: int
     bytes: int
@@ -260,39 +263,6 @@ class RunSample:
     stages: tuple[StageStatistics, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """The limits that a tuner wants for a stage.
-
-    Attributes:
-        max_calls: As in `StageLimits`.
-        max_ready_items: As there.
-        max_slots: As there.
-        max_turn_chunks: As there.
-        weight: As there.
-        reason: As there.
-        calls_are_short: As there.
-    """
-
-    max_calls: int
-    max_ready_items: int
-    weight: float
-    reason: str
-    max_slots: int = MAX_REORDER_SLOTS
-    max_turn_chunks: int = MAX_TURN_CHUNKS
-    calls_are_short: bool = False
-
-    def apply(self, limits: StageLimits) -> None:
-        """Changes limits. Under the executor's lock."""
-        limits.max_calls = self.max_calls
-        limits.max_ready_items = self.max_ready_items
-        limits.max_slots = self.max_slots
-        limits.max_turn_chunks = self.max_turn_chunks
-        limits.weight = self.weight
-        limits.reason = self.reason
-        limits.calls_are_short = self.calls_are_short
-
-
 class Tuner(Protocol):
     """Sets limits while a run goes on. Called under the executor's lock: it only computes."""
 
@@ -300,13 +270,13 @@ class Tuner(Protocol):
     def period_seconds(self) -> float:
         """Seconds between two steps."""
 
-    def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
+    def step(self, sample: RunSample) -> Mapping[StageKey, StageLimits]:
         """Returns what shall change."""
 
     def remember(self, stages: Iterable[StageStatistics]) -> None:
         """Is told at the end of a run what its stages measured, for the next run of the pipeline."""
 
-    def recall(self, key: StageKey) -> Setting | None:
+    def recall(self, key: StageKey) -> StageLimits | None:
         """Returns what an earlier run of the same pipeline has found for a stage that begins now."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from arrowflow.physical.tuning import RunSample, StageStatistics, Statistics
+from arrowflow.physical.tuning import RunSample, StageLimits, StageStatistics, Statistics
 
 NOTHING: dict[str, Any] = {
     "kind": "parallel",
@@ -13,12 +14,8 @@ NOTHING: dict[str, Any] = {
     "foreign": False,
     "random": False,
     "given_ready": False,
-    "weight": 1.0,
-    "reason": "",
-    "ready_limit": 4,
     "holds_lock": False,
     "engine": "python",
-    "max_calls": 10,
     "calls": 0,
     "rows": 0,
     "bytes": 0,
@@ -31,9 +28,14 @@ NOTHING: dict[str, Any] = {
     "running": 0,
 }
 
+LIMITS = {field.name for field in dataclasses.fields(StageLimits)} - {"max_ready_items"}
+
 
 def stage(*operators: str, **fields: Any) -> StageStatistics:
-    """Returns what one stage measured: nothing but what is given."""
+    """Returns what one stage measured: nothing but what is given, of its limits too."""
+    own = {name: fields.pop(name) for name in LIMITS & fields.keys()}
+    room = fields.pop("ready_limit", 4)
+    fields.setdefault("limits", StageLimits(**{"max_calls": 10, "max_ready_items": room, **own}))
     named: dict[str, Any] = {"key": operators, "operators": operators, "phase": operators[0]}
     return StageStatistics(**(NOTHING | named | fields))
 

@@ -13,7 +13,7 @@ import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, product
 
 from arrowflow.executor.limits import (
@@ -37,7 +37,6 @@ from arrowflow.physical.tuning import (
     Gate,
     Refusals,
     RunSample,
-    Setting,
     StageKey,
     StageLimits,
     StageStatistics,
@@ -149,15 +148,11 @@ class Stage:
             holds_lock=False,
             random=False,
             given_ready=False,
-            weight=limits.weight,
-            reason=limits.reason,
-            ready_limit=limits.max_ready_items,
-            max_slots=limits.max_slots,
+            limits=replace(limits),
             undelivered=len(self.slots),
             refusals=Refusals(*self.refused),
             operators=(work.name,),
             engine="python",
-            max_calls=limits.max_calls,
             calls=self.calls,
             rows=work.rows * self.chunks,
             bytes=8 * work.rows * self.chunks,
@@ -266,7 +261,7 @@ class Simulation:
         self.cores = Cores(cores)
         self.stages = self._stages(works, calls)  # the most downstream first
         self.deliveries: list[float] = []
-        self.changes: list[tuple[float, StageKey, Setting]] = []
+        self.changes: list[tuple[float, StageKey, StageLimits]] = []
         self.samples: list[RunSample] = []
         self.waited_seconds = 0.0
         self._wait_began: float | None = 0.0
@@ -286,7 +281,7 @@ class Simulation:
             limits = self._default_limits(work) if calls is None else _fixed_limits(calls[index])
             found = None if self.tuner is None else self.tuner.recall(key)
             if found is not None:
-                found.apply(limits)
+                limits.take(found)
             stages.append(Stage(work, key, limits, stages[-1] if stages else None))
         return stages[::-1]
 
@@ -491,11 +486,11 @@ class Simulation:
         self.samples.append(sample)
         self._apply(self.tuner.step(sample))
 
-    def _apply(self, settings: Mapping[StageKey, Setting]) -> None:
+    def _apply(self, settings: Mapping[StageKey, StageLimits]) -> None:
         for stage in self.stages:
             if (setting := settings.get(stage.key)) is not None:
                 self.changes.append((self.now, stage.key, setting))
-                setting.apply(stage.limits)
+                stage.limits.take(setting)
 
 
 def _fixed_limits(calls: int) -> StageLimits:

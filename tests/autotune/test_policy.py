@@ -12,7 +12,7 @@ import pytest
 
 from arrowflow.autotune import Policy
 from arrowflow.autotune.trials import LAST_REST_SECONDS
-from arrowflow.physical.tuning import MAX_REORDER_SLOTS, WAITS, Setting, StageKey
+from arrowflow.physical.tuning import MAX_REORDER_SLOTS, WAITS, StageKey, StageLimits
 from tests.autotune.measured import sample, stage
 from tests.autotune.simulation import Simulation, Work, best_fixed
 from tests.effort import scaled
@@ -365,7 +365,7 @@ def test_a_trial_that_does_not_help_is_taken_back_and_rests_twice_as_long() -> N
 
 
 def test_what_a_trial_found_is_remembered_for_the_next_run() -> None:
-    found: dict[StageKey, Setting] = {}
+    found: dict[StageKey, StageLimits] = {}
     Simulation((DECODE, SLEEPS), Policy(found)).run(4)
     again = Simulation((DECODE, SLEEPS), Policy(found))
     assert again.stage("map").limits.max_calls == 64
@@ -373,7 +373,7 @@ def test_what_a_trial_found_is_remembered_for_the_next_run() -> None:
 
 
 def test_a_trial_that_goes_on_is_not_remembered() -> None:
-    found: dict[StageKey, Setting] = {}
+    found: dict[StageKey, StageLimits] = {}
     run = Simulation((DECODE, SLEEPS), Policy(found))
     while not run.changes:
         run.run(run.now + 0.01)
@@ -382,7 +382,7 @@ def test_a_trial_that_goes_on_is_not_remembered() -> None:
 
 
 def test_what_the_executor_learnt_in_a_short_run_is_remembered() -> None:
-    found: dict[StageKey, Setting] = {}
+    found: dict[StageKey, StageLimits] = {}
     run = Simulation((DECODE, SLEEPS), Policy(found)).run(0.06)
     assert run.changes == []
     assert run.tuner is not None
@@ -393,7 +393,7 @@ def test_what_the_executor_learnt_in_a_short_run_is_remembered() -> None:
 
 
 def test_a_lock_that_was_found_is_known_in_the_next_run() -> None:
-    found: dict[StageKey, Setting] = {}
+    found: dict[StageKey, StageLimits] = {}
     Simulation((DECODE, LOCKED), Policy(found)).run(4)
     run = Simulation((DECODE, LOCKED), Policy(found)).run(10)
     assert run.stage("map").most_running == 1

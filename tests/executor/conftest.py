@@ -32,7 +32,7 @@ def _looks_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         found = find(self, room)
         if found is None:
             missed = [stage for stage in self.stages() if isinstance(stage.look(room), Ready)]
-            assert not missed, f"a look for work missed {missed[0].plan_operators}"
+            assert not missed, f"a look for work missed {missed[0].plan.operators}"
         return found
 
     monkeypatch.setattr(ReadySet, "find", checked)

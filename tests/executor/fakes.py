@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.executor import Engine
-from arrowflow.executor.host import ConsumerState
-from arrowflow.executor.stages.base import Stage
-from arrowflow.executor.stages.parallel import Slot
+from arrowflow.executor.seat import ConsumerState
+from arrowflow.executor.stages.base import Queue
+from arrowflow.executor.stages.caller import Slot
 from arrowflow.executor.workers.worker import Worker
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.held import Held
@@ -34,7 +34,7 @@ from arrowflow.plan.position import Position
 from arrowflow.run import plan_element
 from arrowflow.testing import FakeClock
 
-Running = tuple[Stage, Any, Worker]
+Running = tuple[Queue, Any, Worker]
 """A call that was started and not completed."""
 
 
@@ -267,7 +267,7 @@ def values_of(engine: Engine) -> list[int]:
     return [value_of(item.chunk) for item in items_of(engine)]
 
 
-def stages_of(engine: Engine) -> list[Stage]:
+def stages_of(engine: Engine) -> list[Queue]:
     """Returns the stages that workers run, the most downstream first."""
     return list(engine.pool.ready.stages())
 
@@ -292,12 +292,12 @@ class Stepper(Engine):
         self._within: set[Any] = set()  # calls in flight that did not go beyond the budget
         self.pool.spawn = lambda: None  # type: ignore[method-assign]
         # Its calls take no time at all; still they are the test's to run.
-        self.consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
+        self._consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
 
     def close(self, *, interrupted: bool = False) -> None:
         """Closes the run, and the iterators that a worker would close."""
         super().close(interrupted=interrupted)
-        self.pool.abandoned.close(Worker(lambda: None, "no worker"))
+        self.abandoned.close(Worker(lambda: None, "no worker"))
 
     def begin(self, *, waited_for: bool = False) -> Running | None:
         """Starts the call that a free worker would start; None where it would park.
@@ -325,7 +325,7 @@ class Stepper(Engine):
         with self.lock:
             least, most = call.estimate[:2] if isinstance(call, Slot) else (call.reserved, call.reserved)
             taken = self.ledger.made_bytes(_stands_on(call))
-        stage.execute(call)
+        stage.caller.execute(call)
         with self.lock:
             made = stage.bytes
             self.pool.finish(stage, call, worker, 0.0, 0.0)
@@ -351,13 +351,13 @@ class Stepper(Engine):
             self.finish(running)
 
     def _await_item(self) -> Item | None:
-        while not (self.consumer._taken or self.root_out.out or self.root_out.ended):
+        while not (self._consumer._taken or self.root_out.out or self.root_out.ended):
             running = self.begin(waited_for=True)
             if running is None:
                 break
             self.finish(running)
         with self.lock:
-            assert self.consumer._taken or self.root_out.out or self.root_out.ended, (
+            assert self._consumer._taken or self.root_out.out or self.root_out.ended, (
                 "a deadlock: nothing can run, and the consumer waits"
             )
         return super()._await_item()
@@ -383,7 +383,7 @@ class Hurrying(Stepper):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        del self.consumer.comes_soon  # that of the class, which decides
+        del self._consumer.comes_soon  # that of the class, which decides
         while any(stage.calls < FIRST_CALLS for stage in stages_of(self)):
             running = self.begin()
             assert running is not None

@@ -192,7 +192,7 @@ def test_the_head_of_a_line_runs_ahead_where_it_fits() -> None:
     (head,) = hold(engine, "function", 1)
     assert used(engine) >= budget // 2, "more than the share of the source"
     engine.settle()
-    assert stages_of(engine)[-1].plan_operators == ("source",)
+    assert stages_of(engine)[-1].plan.operators == ("source",)
     assert used(engine) + engine.ledger.spared > budget - SIZE
     engine.finish(head)
     assert values_of(engine) == list(range(30))
@@ -240,7 +240,7 @@ def test_inputs_of_a_boundary_leave_room_for_what_follows() -> None:
     engine = stepper(*stages, children=chains, ram_budget=40 * SIZE)
     (call,) = hold(engine, "function", 1)
     engine.settle()
-    read = sum(len(stage.out) for stage in stages_of(engine) if stage.plan_operators != ("function",))
+    read = sum(len(stage.out) for stage in stages_of(engine) if stage.plan.operators != ("function",))
     assert 15 <= read <= 25, "half of the budget, and where they had none, one chunk each"
     engine.finish(call)
     assert len(values_of(engine)) == 100

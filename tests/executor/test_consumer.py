@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from arrowflow.errors import ArrowflowError, ClosedError
-from arrowflow.executor.workers.pool import RESTFUL
 from arrowflow.executor.workers.worker import Worker
 from arrowflow.physical.tuning import FIRST_CALLS
 from arrowflow.testing import FakeClock
@@ -84,7 +83,7 @@ def test_workers_rest_meanwhile() -> None:
     with closing(hurrying(source(500), function(), serial())) as engine:
         for _ in range(FIRST_CALLS + 1):
             engine.next_item()
-        assert engine.consumer.state in RESTFUL
+        assert engine.consumer.rests_workers
         assert engine.begin() is None
 
 
@@ -239,7 +238,7 @@ def test_a_guard_that_saw_progress_is_followed_by_another() -> None:
         guard.parking = Mock(acquire=wake_after_progress)
         with engine.lock:
             engine.pool._rest(guard)
-            assert engine.consumer.state in RESTFUL, "it did not take over"
+            assert engine.consumer.rests_workers, "it did not take over"
             engine.pool._rest(guard)
     assert guards == ["GUARDING", "GUARDING"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from arrowflow.errors import ArrowflowError, ClosedError, DataError, FunctionError, SourceError
 from arrowflow.executor import Engine
-from arrowflow.executor.stages.parallel import ParallelStage
+from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.kernels.items import Item, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel, StatelessKernel
 from arrowflow.ops.batches.batch import BatchKernel
@@ -307,10 +307,10 @@ def test_a_reader_that_cannot_estimate_is_an_error_and_no_hang() -> None:
 
 
 def test_a_failure_of_the_executor_itself_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(stage: ParallelStage, call: object) -> None:
+    def broken(stage: ParallelQueue, call: object) -> None:
         raise Fault("a bug")
 
-    monkeypatch.setattr(ParallelStage, "complete", broken)
+    monkeypatch.setattr(ParallelQueue, "complete", broken)
     with running(source(3)) as engine, pytest.raises(ArrowflowError, match="executor failed: Fault: a bug"):
         engine.next_item()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from arrowflow.executor.stages.base import ALL_SLOTS, ALL_TURNS
-from arrowflow.executor.stages.parallel import ParallelStage
+from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.kernels.items import Item
 from arrowflow.physical.tuning import MAX_REORDER_SLOTS, MAX_TURN_CHUNKS, MAX_WAITING_SLOTS
 from arrowflow.testing import Gate, Sequencer
@@ -156,7 +156,7 @@ def test_a_call_of_many_chunks_behind_a_straggler_is_held_back_too() -> None:
     engine = stepper(source(3), reader(many, max_calls=3), cpu_budget=4)
     (straggler,) = hold(engine, "reader", 1)
     engine.settle()
-    stage = cast(ParallelStage, straggler[0])
+    stage = cast(ParallelQueue, straggler[0])
     assert stage.look() == ALL_TURNS
     assert MAX_TURN_CHUNKS <= sum(len(slot.results) for slot in stage.slots) <= MAX_TURN_CHUNKS + 2
     engine.finish(straggler)
@@ -170,7 +170,7 @@ def test_workers_go_on_behind_a_straggler_whose_neighbours_make_many_chunks() ->
     engine = stepper(source(100), reader(many), cpu_budget=4)
     (straggler,) = hold(engine, "reader", 1)
     engine.settle()
-    stage = cast(ParallelStage, straggler[0])
+    stage = cast(ParallelQueue, straggler[0])
     assert len(stage.slots) == MAX_REORDER_SLOTS
     assert stage.look() == ALL_SLOTS
     assert stage.refusals.slots and not stage.refusals.turn

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.executor.limits import NEGLIGIBLE_BYTES
-from arrowflow.executor.stages.parallel import ParallelStage
+from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.kernels.items import Slices
 from arrowflow.run import check_budget
 from tests.effort import scaled
@@ -376,5 +376,5 @@ def test_a_call_in_flight_for_what_is_wanted_is_no_reason_to_refuse_a_budget(
         return True
 
     sufficed = sum(map(suffices, range(16)))
-    monkeypatch.setattr(ParallelStage, "reserved_bytes", 0)
+    monkeypatch.setattr(ParallelQueue, "reserved_bytes", 0)
     assert sum(map(suffices, range(16))) < sufficed

@@ -1,6 +1,7 @@
-"""`Stage`: what all running stages share; `Look`: the one value that says whether a stage can start a call, or why not.
+"""`Queue`: what waits in a stage, what is in flight, and what may start; `Look`: the one value that says so.
 
-All attributes are guarded by the engine's lock, except where a comment says otherwise. `execute` runs without it.
+A stage is a queue and a caller. The queue is bookkeeping: all of it under the run's lock, and no kernel runs in it. The
+caller (`stages.caller`) runs kernels: without the lock, and it touches nothing but its call.
 """
 
 from __future__ import annotations
@@ -10,110 +11,205 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
+from arrowflow.bad_rows import LeftOut
 from arrowflow.clock import Clock
 from arrowflow.executor.ledger import Ledger
-from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
 from arrowflow.executor.processes.kernel import RunProcesses
+from arrowflow.executor.seat import Seat
 from arrowflow.executor.stages.elsewhere import Elsewhere
+from arrowflow.executor.stages.measures import Measures
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate, Sizes
+from arrowflow.executor.workers.abandoned import Abandoned
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
+from arrowflow.physical.planner import default_limits
 from arrowflow.physical.stage import Chain, StagePlan, stage_key
-from arrowflow.physical.tuning import (
-    FIRST_CALLS,
-    NO_TIMES,
-    Gate,
-    Refusals,
-    StageKey,
-    StageLimits,
-    StageStatistics,
-    are_short,
-)
+from arrowflow.physical.tuning import Gate, StageKey, StageLimits, Tuner
 from arrowflow.plan.node import Node
 
 
-class Host(Protocol):
-    """The part of a run that its stages, streams and kernels see. All of it under the run's lock, except `clock`.
+class Run(ABC):
+    """What the parts of one run share. All of it under the run's lock, except where it says otherwise.
 
     Attributes:
-        options: Budgets and limits.
-        clock: Measures calls.
+        options: Budgets and limits. Any thread.
+        clock: Measures calls. Any thread.
+        timeline: Records calls, if somebody wants to see them. Any thread.
+        lock: Guards everything that has no other guard.
         ledger: The bytes that the run holds.
-        timeline: Records calls, if somebody wants to see them.
-        plan: Makes the chain of a sub-plan that is only known while the run goes on.
-        processes: The run's side of worker processes.
-        run_storage: Things that kernels keep until the run ends, by owner. From any thread.
-        stopped: Whether the run was stopped. From any thread.
-        retried: Why reads were tried again, one entry each. From any thread.
-        elsewhere: What other processes do for the run. From any thread.
+        processes: The run's side of worker processes. Any thread.
+        abandoned: Iterators of kernels that nobody will ask any more.
+        consumer: Where the consumer is.
+        plan: Makes the chain of a sub-plan that is only known while the run goes on. Any thread.
+        run_storage: Things that kernels keep until the run ends, by owner. Any thread.
+        stopped: Whether the run was stopped. Any thread.
+        retried: Why reads were tried again, one entry each. Any thread.
+        elsewhere: What other processes do for the run. Any thread.
         bad_rows: Bad rows that stages leave out, each with its operator and a place that is the same whenever the rows are
             read again; None where nobody asks for single ones. Set before the first item is asked for; any thread.
-        slow: Threads of calls that were made twice; the slower one of each may still run. From any thread.
+        slow: Threads of calls that were made twice; the slower one of each may still run. Any thread.
     """
 
-    options: ResolvedOptions
-    clock: Clock
-    ledger: Ledger
-    timeline: Timeline | None
-    plan: Callable[[Node, int], Chain] | None
-    processes: RunProcesses
-    run_storage: dict[Any, Any]
-    stopped: bool
-    retried: list[str]
-    elsewhere: Elsewhere
-    bad_rows: deque[tuple[str, Any, LeftOut]] | None
-    slow: list[threading.Thread]
+    consumer: Seat
 
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether the consumer is in `next()`, and has nothing left of what it took before."""
+    def __init__(
+        self,
+        options: ResolvedOptions,
+        clock: Clock,
+        *,
+        tuner: Tuner | None,
+        plan: Callable[[Node, int], Chain] | None,
+        timeline: Timeline | None,
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self.timeline = timeline
+        self.lock = threading.RLock()
+        self.ledger = Ledger(options.ram_budget)
+        self.processes = RunProcesses(clock)
+        self.abandoned = Abandoned()
+        self.plan = plan
+        self.run_storage: dict[Any, Any] = {}
+        self.stopped = False
+        self.retried: list[str] = []
+        self.elsewhere = Elsewhere()
+        self.bad_rows: deque[tuple[str, Any, LeftOut]] | None = None
+        self.slow: list[threading.Thread] = []
+        self.tuner = tuner
+        self.limits: dict[StageKey, StageLimits] = {}
+        self.sizes: dict[StageKey, Sizes] = {}
 
-    def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
-        """Returns the limits that all stages of one key share."""
-
-    def sizes_of(self, key: StageKey) -> Sizes:
-        """Returns the sizes that all stages of one key measure together."""
-
-    def changed(self, stream: StreamView) -> None:
+    @abstractmethod
+    def changed(self, stream: Stream) -> None:
         """Notes a change of a stream that no call of it made: it may go on, and others may go on or have to end."""
 
-    def close_later(self, operators: tuple[str, ...], iterator: Any) -> None:
-        """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""
-
-    def add(self, stream: StreamView) -> None:
+    @abstractmethod
+    def add(self, stream: Stream) -> None:
         """Schedules the stages of a stream, after all stages that are further downstream."""
 
-    def remove(self, stream: StreamView) -> None:
+    @abstractmethod
+    def remove(self, stream: Stream) -> None:
         """Forgets a stream that was dropped."""
 
+    @abstractmethod
+    def tune(self, now: float) -> None:
+        """Lets the tuner look, if it is time."""
 
-class StreamView(Protocol):
-    """The part of a stream that its stages see. `Stream` documents the attributes."""
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """Stops the run because the executor itself failed."""
 
-    host: Host
-    chain: Chain
-    path: StageKey
-    epoch: int
-    share: float
+    @abstractmethod
+    def stop(self) -> None:
+        """Tells everybody to stop. Takes no lock and never waits (rule 9)."""
+
+    @abstractmethod
+    def close(self, *, interrupted: bool = False) -> None:
+        """Stops the run, waits for its workers and drops what it holds (rule 10)."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Lets go of everything that no call is in the middle of."""
 
     @property
-    def boundary(self) -> BoundaryView | None:
-        """The boundary that opened it, if any."""
+    @abstractmethod
+    def tokens(self) -> float:
+        """Cores that the running calls take, except for calls that wait. Read by other runs, without the lock."""
+
+    def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
+        """Returns the limits that all stages of one key share, in this stream and in those to come."""
+        if key not in self.limits:
+            limits = self.limits[key] = default_limits(chain, index, self.options, share)
+            found = None if self.tuner is None else self.tuner.recall(key)
+            if found is not None:
+                limits.take(found)
+        return self.limits[key]
+
+    def sizes_of(self, key: StageKey) -> Sizes:
+        """Returns what all stages of one key have measured of their calls, and will measure."""
+        return self.sizes.setdefault(key, Sizes())
+
+
+class Stream:
+    """One pass over a chain: its stages, upstream first. `stages.stream` makes them.
+
+    Attributes:
+        run: The run.
+        chain: The stages as planned.
+        epoch: The pass's epoch: part of the key of all that is random in it.
+        path: The beginning of the keys of its stages.
+        ordered: Whether chunks come in order, whatever finishes first.
+        share: Share of the byte budget up to which its stages may work ahead.
+        boundary: The boundary that opened it, if any.
+        to_begin: Whether its boundary has taken nothing from it so far.
+        stages: Its stages, upstream first.
+        downstream_first: Its stages that workers run, in the order of looks for work.
+        rank: Its place in the order of looks; None while it is not scheduled. This and the next two are the ready set's.
+        noted: Whether it is noted for a look.
+        tokenless: Whether it is noted for a look when there is a token.
+    """
+
+    def __init__(
+        self, run: Run, chain: Chain, epoch: int, path: StageKey, boundary: Queue | None, share: float
+    ) -> None:
+        self.run = run
+        self.chain = chain
+        self.epoch = epoch
+        self.path = path
+        self.ordered = boundary is None and run.options.deterministic
+        self.share = share
+        self.boundary = boundary
+        self.to_begin = boundary is not None
+        self.stages: list[Queue] = []
+        self.downstream_first: list[Queue] = []
+        self.rank: int | None = None
+        self.noted = self.tokenless = False
 
     @property
-    def to_begin(self) -> bool:
-        """Whether its boundary has taken nothing from it so far."""
+    def last(self) -> Queue:
+        """The stage whose output is the stream's."""
+        return self.stages[-1]
 
+    @property
+    def holds_lock(self) -> bool:
+        """Whether the calls of all its stages hold the interpreter lock."""
+        return all(stage.holds_lock for stage in self.stages)
 
-class BoundaryView(Protocol):
-    """The part of a boundary that the stages of its inputs see."""
+    @property
+    def waits_no_more(self) -> bool:
+        """Whether the next stream may wait while this one still computes: all its calls that wait were started.
 
-    def leaves_room(self, wanting: StreamView, num_bytes: int, room: int) -> bool:
-        """Whether `room` is enough for what it may take of other streams before it lets go of what it holds."""
+        Where a stage collects rows, or a number of calls was asked for, all work has to be started: both hold for two streams.
+        """
+        for stage in reversed(self.stages):
+            if stage.plan.cost == "waits":
+                return stage.has_begun_all
+            if stage.plan.kind != "parallel" or stage.plan.max_calls:
+                break
+        return self.last.has_begun_all
+
+    @property
+    def allocates(self) -> bool:
+        """Whether its chunks take memory that was not there before."""
+        return any(stage.allocates for stage in self.stages)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has an item, or has ended."""
+        return bool(self.last.out) or self.last.ended
+
+    @property
+    def ready_without_error(self) -> bool:
+        """Whether it has an item, or has ended without an error."""
+        return bool(self.last.out) or (self.last.ended and self.last.error is None)
+
+    def drop(self) -> None:
+        """Ends all stages."""
+        for stage in self.stages:
+            stage.drop()
 
 
 class Ready(NamedTuple):
@@ -125,7 +221,7 @@ class Ready(NamedTuple):
         estimate: What it may take.
     """
 
-    stage: Stage
+    stage: Queue
     call: Any = None
     estimate: Estimate = NO_BYTES
 
@@ -134,10 +230,10 @@ class Waits(NamedTuple):
     """There is nothing to do before another stage has put something out.
 
     Attributes:
-        source: That stage; None where a boundary has to turn to another input first (`Stage.settle`).
+        source: That stage; None where a boundary has to turn to another input first (`Queue.settle`).
     """
 
-    source: Stage | None
+    source: Queue | None
 
 
 class Blocked(NamedTuple):
@@ -166,96 +262,50 @@ class Done(NamedTuple):
 
 Look = Ready | Waits | Blocked | Done
 
-
-def describe(look: Look) -> str:
-    """Returns what a look found, in words."""
-    match look:
-        case Ready():
-            return "ready"
-        case Waits(source):
-            return "waits" if source is None else f"waits for {'+'.join(source.plan_titles)}"
-        case Blocked(gate, most_bytes):
-            free = f" until the ledger counts {most_bytes:,.0f} bytes" if most_bytes >= 0 else ""
-            return f"blocked by {gate.name.lower()}{free}"
-        case Done(_, error):
-            return f"done{f': {error}' if error is not None else ''}"
-
-
 DONE: Final = Done()
 ALL_CALLS, ALL_SLOTS, ALL_TURNS, ALL_CHUNKS, NO_BYTES_FREE, NO_TOKEN = map(Blocked, Gate)
 
 
-class Stage(ABC):
-    """One running stage.
+class Queue(Measures, ABC):
+    """The queue of one running stage, with what the stage measures.
 
     Attributes:
+        caller: What runs its calls.
         out: Items ready for the next stage, in order.
         ended: Nothing more will be put into `out`.
         error: Why it ended, if not because it was finished.
         running: Calls in flight.
         feeds_consumer: Whether the consumer takes what it puts out.
-        calls_are_brief: Whether its calls are so brief that their CPU share would be noise: they count as computing.
-        calls_are_short: Whether to wake another thread for its calls costs more than they do, as far as is known.
-        refused: How often a look found input and no call could start, by `Gate`.
+        downstream: What takes what it puts out.
+        cost_is_measured: Whether what its calls take is measured rather than known.
+        where: Names the file and row group of its work; None where the work does not lie in one.
+        allocates: Whether its chunks take memory that was not there before.
+        reserved_bytes: Bytes that are reserved for its calls in flight.
     """
 
-    def __init__(self, stream: StreamView, index: int, upstream: Stage | None) -> None:
-        host, chain = stream.host, stream.chain
-        self.host = host
+    caller: Any
+    allocates = False
+    reserved_bytes = 0
+
+    def __init__(self, stream: Stream, index: int) -> None:
+        run, chain = stream.run, stream.chain
+        plan, key = chain.stages[index], stage_key(chain, index, stream.path)
+        super().__init__(key, plan, run.limits_of(key, chain, index, stream.share))
+        self.run = run
         self.stream = stream
-        self.plan = plan = chain.stages[index]
-        self.plan_operators, self.plan_titles = plan.operators, plan.titles
-        self.epoch = stream.epoch
-        self.key: StageKey = stage_key(chain, index, stream.path)
-        self.limits = host.limits_of(self.key, chain, index, stream.share)
-        self.upstream = upstream
-        self.downstream: Stage | None = None  # what takes `out`
-        self.feeds_consumer = False
-        self.refused = [0] * len(Gate)
-        self.waits = Waits(upstream)
+        self.sizes = run.sizes_of(key)
+        self.upstream = upstream = stream.stages[-1] if stream.stages else None
+        self.downstream: Queue | None = stream.boundary
         if upstream is not None:
             upstream.downstream = self
+        self.waits = Waits(upstream)
+        self.feeds_consumer = False
         self.where = _where(plan, upstream)
         self.out: deque[Item] = deque()
         self.ended = False
         self.error: BaseException | None = None
         self.running = 0
-        # Whether what its calls take is measured rather than known.
-        self.cost_is_measured = plan.kind == "parallel" and plan.cost != "computes" and host.options.autotune
-        self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
-        self.holds_lock = plan.holds_lock
-        self.left_out_so_far = NO_BAD_ROWS
-        self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
-        self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
-        self.unfinished = NO_TIMES
-        self.lately = (0.0, 0.0)  # CPU and wall seconds of a call, or of a chunk of one that makes several
-        self.calls_are_brief = False
-        self.calls_are_short = self.limits.calls_are_short and not self.foreign
-
-    @property
-    def allocates(self) -> bool:
-        """Whether its chunks take memory that was not there before."""
-        return False
-
-    @property
-    def undelivered(self) -> int:
-        """Calls that were started and are not delivered."""
-        return self.running
-
-    @property
-    def turn_chunks(self) -> int:
-        """Chunks that wait in these for their turn."""
-        return 0
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes that are reserved for its calls in flight."""
-        return 0
-
-    @property
-    def tuned(self) -> bool:
-        """Whether the tuner has set what its calls take."""
-        return bool(self.limits.reason)
+        self.cost_is_measured = plan.kind == "parallel" and plan.cost != "computes" and run.options.autotune
 
     @property
     @abstractmethod
@@ -276,7 +326,11 @@ class Stage(ABC):
         """Does what needs no call, after a look that found it waiting; returns whether to look again."""
         return False
 
-    def _may_exceed(self, taken: Ticket) -> bool:
+    def leaves_room(self, wanting: Stream, num_bytes: int, room: int) -> bool:
+        """Whether `room` is enough for what a boundary may take of others of its streams before it lets go of anything."""
+        return True
+
+    def may_exceed(self, taken: Ticket) -> bool:
         """Whether a call may go beyond the budget: it is needed, and nothing else does, or the consumer waits for it.
 
         A stage is needed if the consumer has no item, and each stage between the two waits for the stage before it. That
@@ -285,23 +339,19 @@ class Stage(ABC):
         Args:
             taken: What the call's input stands on.
         """
-        stage: Stage = self
+        stage: Queue = self
         while not stage.out and not stage.feeds_consumer:
             following = stage.downstream
             look = None if following is None else following.look()
             if following is None or not isinstance(look, Waits) or look.source is not stage:
                 return False
             stage = following
-        ledger = self.host.ledger
-        return not stage.out and (self.host.is_waited_for or ledger.fits(-ledger.made_bytes(taken)))
+        ledger = self.run.ledger
+        return not stage.out and (self.run.consumer.waits_for_run or ledger.fits(-ledger.made_bytes(taken)))
 
     @abstractmethod
     def start(self, ready: Ready) -> Any:
         """Takes the input of the call that a look has just found, and returns the call."""
-
-    @abstractmethod
-    def execute(self, call: Any) -> None:
-        """Does the work of a call, without the lock. Never raises: errors are results too."""
 
     @abstractmethod
     def complete(self, call: Any) -> None:
@@ -310,23 +360,6 @@ class Stage(ABC):
     @abstractmethod
     def drop(self) -> None:
         """Ends the stage and gives up all that it holds, since nobody wants the stage any more."""
-
-    def measure(self, cpu: float, elapsed: float, queued: float, chunks: int) -> None:
-        """Counts a call that is over and has put out so many chunks."""
-        self.calls = calls = self.calls + 1
-        self.busy_seconds += elapsed
-        self.cpu_seconds += cpu
-        self.queued_seconds += queued
-        if chunks > 1:
-            cpu, elapsed = cpu / chunks, elapsed / chunks
-        weight = 1 / calls if calls < RECENT_CALLS else 1 / RECENT_CALLS
-        before_cpu, before = self.lately
-        cpu, elapsed = before_cpu + weight * (cpu - before_cpu), before + weight * (elapsed - before)
-        self.lately = (cpu, elapsed)
-        self.calls_are_brief = calls >= FIRST_CALLS and elapsed < SHORTEST_CALL_SECONDS
-        calls = max(calls, self.chunks)
-        if calls >= FIRST_CALLS and not self.foreign:
-            self.calls_are_short = are_short(calls, cpu, elapsed, holds_lock=self.holds_lock)
 
     def put(self, item: Item) -> None:
         """Hands an item to the next stage."""
@@ -343,83 +376,23 @@ class Stage(ABC):
         if not self.ended:
             self.ended = True
             self.error = error
-            self.host.changed(self.stream)
+            self.run.changed(self.stream)
             upstream = self.upstream
             while upstream is not None:
                 upstream.drop()
                 upstream = upstream.upstream
 
-    def draw(self, track: str, began: float, elapsed: float) -> None:
-        """Records a call, if somebody wants to see it; calls of parallel stages record their own parts."""
-        timeline = self.host.timeline
-        if timeline is not None and self.plan.kind != "parallel":
-            timeline.span(track, "+".join(self.plan_titles), began, began + elapsed)
-
-    def note_bad_rows(self, found: LeftOut, place: Any) -> None:
-        """Notes bad rows that a kernel just left out, if somebody asks for single ones. On any thread, without the lock.
-
-        Before the items that come of it: whoever has taken an item finds the bad rows in front of it noted.
-        """
-        if self.host.bad_rows is not None:
-            place = (*self.key, self.epoch, place, found.place)
-            self.host.bad_rows.append((self.plan_titles[0], place, found))
+    def close_later(self, iterator: Any) -> None:
+        """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""
+        self.run.abandoned.add(self.plan.operators, iterator)
 
     @property
-    def left_out(self) -> LeftOut:
-        """Bad rows that its kernels left out."""
-        return self.left_out_so_far
-
-    @property
-    def refusals(self) -> Refusals:
-        """How often a look found input and no call could start."""
-        return Refusals(*self.refused)
-
-    @property
-    def ready_items(self) -> int:
+    def ready_items(self) -> int:  # type: ignore[override]
         """Items that wait for the next stage."""
         return len(self.out)
 
-    def statistics(self) -> StageStatistics:
-        """Returns a snapshot of what it measured."""
-        limits, plan = self.limits, self.plan
-        return StageStatistics(
-            key=self.key,
-            kind=plan.kind,
-            cost=plan.cost,
-            asked_calls=plan.max_calls,
-            connections=plan.connections,
-            phase=plan.phase,
-            foreign=self.foreign,
-            holds_lock=self.holds_lock,
-            random=plan.random,
-            given_ready=plan.buffer_items is not None,
-            weight=limits.weight,
-            reason=limits.reason,
-            ready_limit=limits.max_ready_items,
-            max_slots=limits.max_slots,
-            max_turn_chunks=limits.max_turn_chunks,
-            undelivered=self.undelivered,
-            turn_chunks=self.turn_chunks,
-            refusals=self.refusals,
-            operators=self.plan_titles,
-            engine=plan.engine,
-            max_calls=limits.max_calls,
-            calls=self.calls,
-            rows=self.rows,
-            bytes=self.bytes,
-            chunks=self.chunks,
-            busy_seconds=self.busy_seconds,
-            cpu_seconds=self.cpu_seconds,
-            queued_seconds=self.queued_seconds,
-            ready_items=self.ready_items,
-            max_ready_items=self.max_ready_items,
-            running=self.running,
-            unfinished=self.unfinished,
-            left_out=self.left_out,
-        )
 
-
-def _where(plan: StagePlan, upstream: Stage | None) -> Callable[[Origin], tuple[str, int, str]] | None:
+def _where(plan: StagePlan, upstream: Queue | None) -> Callable[[Origin], tuple[str, int, str]] | None:
     """Returns a function that names the file and row group of a stage's work, as long as the work lies in one."""
     if any(spec.splits for spec in plan.specs):
         return None

@@ -1,15 +1,10 @@
-"""`SerialStage`: one call at a time, in order."""
+"""`SerialQueue`: one call at a time, in order."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator
-from typing import Any, cast
 
-from arrowflow.bad_rows import LeftOut
-from arrowflow.executor.failure import located
-from arrowflow.executor.ledger import buffers_of
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.executor.limits import MAX_ITEMS_PER_CALL
 from arrowflow.executor.stages.base import (
     ALL_CALLS,
@@ -19,70 +14,25 @@ from arrowflow.executor.stages.base import (
     Blocked,
     Done,
     Look,
+    Queue,
     Ready,
-    Stage,
-    StreamView,
+    Stream,
 )
+from arrowflow.executor.stages.serial_caller import GONE, SerialCaller
 from arrowflow.executor.workers.tokens import fits
-from arrowflow.kernels.context import StreamHandle
-from arrowflow.kernels.items import PAUSE, Item, Origin
-from arrowflow.kernels.kinds import BoundaryKernel, SerialKernel
+from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.physical.tuning import Gate
-from arrowflow.plan.position import Position
 
 
-class Gone(BoundaryKernel):
-    """Stands where the kernel of an ended stage was: what that one held back is let go with it."""
+class SerialQueue(Queue):
+    """The queue of one serial kernel."""
 
-    done = True
+    caller: SerialCaller
 
-    def open(self, position: Position, epoch: int) -> Position:
-        """Is never opened."""
-        raise NotImplementedError
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Drops the item."""
-        return iter(())
-
-    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Drops the item."""
-        return iter(())
-
-    def next_input(self) -> StreamHandle | None:
-        """Wants nothing."""
-        return None
-
-    def ended(self, stream: StreamHandle) -> None:
-        """Knows no stream."""
-
-
-GONE = Gone()
-
-
-class SerialStage(Stage):
-    """Runs one serial kernel. Its iterator is suspended whenever what it put out has no room."""
-
-    def __init__(
-        self,
-        stream: StreamView,
-        index: int,
-        upstream: Stage | None,
-        kernel: SerialKernel,
-    ) -> None:
-        super().__init__(stream, index, upstream)
-        self.kernel = kernel
-        self.operator = self.plan.kernels[0].operator
-        self.begun = True
-        self.inbox: deque[Item] = deque()
-        # Owned by the running call; by nobody between calls.
-        self.iterator: Iterator[Item] | None = None
-        self.results: list[tuple[Item, Any]] = []
-        self.failure: BaseException | None = None
-        self.finishing = False
-        self.finished = False
-        self.new_bytes = 0  # of the results, in chunks that the kernel made and that are not charged yet
-        self.reserved = 0  # for these
-        self.sizes = self.host.sizes_of(self.key)
+    def __init__(self, stream: Stream, index: int, kernel: SerialKernel) -> None:
+        super().__init__(stream, index)
+        self.caller = SerialCaller(self, kernel)
+        self._left_out = NO_BAD_ROWS
         self._ready = Ready(self)
 
     @property
@@ -90,20 +40,16 @@ class SerialStage(Stage):
         """Whether all that it may still do is to put out what it holds."""
         return self.ended or (self.upstream is not None and self.upstream.has_begun_all)
 
-    @property
-    def _holds_work(self) -> bool:
-        """Whether there is something to do before it takes input."""
-        return self.iterator is not None or bool(self.inbox) or not self.begun
-
     def look(self, room: float = math.inf) -> Look:
         """One call at a time, when there is input and room; cheap kernels need no more ceremony."""
         if self.ended:
             return DONE
         if self.running:
             return ALL_CALLS
-        if self.kernel.done and self.iterator is None:
+        caller = self.caller
+        if caller.kernel.done and caller.iterator is None:
             return Done(True)
-        if not self._holds_work and (look := self._without_input()) is not None:
+        if not caller.holds_work and (look := self._without_input()) is not None:
             return look
         if not fits(self.limits.weight, room):
             return NO_TOKEN
@@ -116,14 +62,13 @@ class SerialStage(Stage):
         next stage there has to be room even if this one makes nothing: that stage could be the head of its line again and
         again.
         """
-        out, limits = self.out, self.limits
+        out, limits, made = self.out, self.limits, self.sizes.chunk_bytes or 0
         if len(out) >= limits.max_ready_items:
             return ALL_CHUNKS
-        made = self.sizes.chunk_bytes or 0
         if not out and not made:
             return None
-        ledger, share = self.host.ledger, limits.ledger_share if out else 1.0
-        if ledger.fits(made, share) or (not out and self._may_exceed(())):
+        ledger, share = self.run.ledger, limits.ledger_share if out else 1.0
+        if ledger.fits(made, share) or (not out and self.may_exceed(())):
             return None
         return Blocked(Gate.BYTES, max(0.0, share * ledger.budget - made))
 
@@ -135,142 +80,74 @@ class SerialStage(Stage):
             return None
         if not upstream.ended:
             return self.waits
-        return Done(True, upstream.error) if upstream.error is not None or self.finished else None
+        return Done(True, upstream.error) if upstream.error is not None or self.caller.finished else None
 
-    def start(self, ready: Ready) -> SerialStage:
+    def start(self, ready: Ready) -> SerialCaller:
         """Takes input items for one call."""
         self.running = 1
+        call, limits, ledger = self.caller, self.limits, self.run.ledger
+        call.room = limits.max_ready_items - len(self.out)
+        call.spare_bytes = limits.ledger_share * ledger.budget - ledger.used
         if self.sizes.chunk_bytes:
-            self.reserved = self.sizes.chunk_bytes
-            self.host.ledger.reserve(self.reserved)
-        if self.begun:
-            self._take_input()
-        return self
+            call.reserved = self.sizes.chunk_bytes
+            ledger.reserve(call.reserved)
+        if call.begun:
+            self._take_input(call)
+        return call
 
-    def _take_input(self) -> None:
-        upstream = self.upstream
+    def _take_input(self, call: SerialCaller) -> None:
+        upstream, inbox = self.upstream, call.inbox
         assert upstream is not None
-        inbox, out = self.inbox, upstream.out
-        if not out and not self._holds_work:
-            self.finishing = True
+        out = upstream.out
+        if not out and not call.holds_work:
+            call.finishing = True
         while out and len(inbox) < MAX_ITEMS_PER_CALL:
             inbox.append(out.popleft())
 
-    def execute(self, call: SerialStage) -> None:
-        """Pushes until the input of this call is used up or there is no room for more results."""
-        room = self.limits.max_ready_items - len(self.out)
-        ledger = self.host.ledger
-        spare_bytes = self.limits.ledger_share * ledger.budget - ledger.used + self.reserved
-        results = self.results
-        try:
-            while len(results) < room and (not results or self.new_bytes <= spare_bytes) and self._advance():
-                pass
-        except BaseException as error:
-            self.failure = located(error, self.operator)
-
-    def _advance(self) -> bool:
-        """Makes one result, or opens the next iterator. False: nothing to do with what is here."""
-        if self.iterator is not None:
-            item = next(self.iterator, None)
-            if item is PAUSE:
-                return not self.results
-            if item is None:
-                self.iterator = None
-            else:
-                # A kernel that made a new chunk leaves its charging to the stage.
-                buffers = buffers_of(item.chunk) if item.ticket is None else ()
-                self.new_bytes += sum(size for _, size in buffers)
-                self.results.append((item, buffers))
-            return True
-        if self.kernel.done:
-            return False
-        if not self.begun:
-            self.begun = True
-            self.iterator = cast(BoundaryKernel, self.kernel).begin()
-            return True
-        if self.inbox:
-            self.iterator = self._push(self.inbox.popleft())
-            return True
-        if self.finishing and not self.finished:
-            self.finished = True
-            self.iterator = self.kernel.finish()
-            return True
-        return False
-
-    def _push(self, item: Item) -> Iterator[Item]:
-        return self.pushed(item)
-
-    def pushed(self, item: Item) -> Iterator[Item]:
-        """Returns what the kernel makes of an item."""
-        made = self.kernel.push(item)
-        return made if self.host.bad_rows is None else self._noting(made, item.origin)
-
-    def _noting(self, made: Iterator[Item], origin: Origin) -> Iterator[Item]:
-        kernel = self.kernel
-        noted = kernel.left_out
-        try:
-            for item in made:
-                noted = self._note(kernel.left_out, noted, origin)
-                yield item
-        finally:
-            self._note(kernel.left_out, noted, origin)
-
-    def _note(self, now: LeftOut, noted: LeftOut, origin: Origin) -> LeftOut:
-        """Notes the bad rows that were left out since the latest note."""
-        if now is not noted:
-            more = LeftOut(now.rows - noted.rows, now.parts - noted.parts)
-            self.note_bad_rows(more, (origin.split, origin.piece))
-        return now
-
-    def complete(self, call: SerialStage) -> None:
+    def complete(self, call: SerialCaller) -> None:
         """Puts the results out and ends the stage when the kernel is done or failed."""
         self.running = 0
-        results, self.results = self.results, []
-        self.new_bytes = made = 0
-        if self.reserved:
-            self.host.ledger.unreserve(self.reserved)
-            self.reserved = 0
+        ledger = self.run.ledger
+        if call.reserved:
+            ledger.unreserve(call.reserved)
+            call.reserved = 0
         if self.ended:
-            self._drop_held()
+            self._let_go()
             return
-        for item, buffers in results:
+        made = 0
+        for item, buffers in call.results:
             if buffers:
-                ticket = self.host.ledger.charge(buffers)
+                ticket = ledger.charge(buffers)
                 made += ticket.num_bytes
                 item = item._replace(ticket=ticket)
             self.put(item)
+        call.results.clear()
         if made:
             self.bytes += made
             self.sizes.learn_stream(made)
-        if self.failure is not None:
-            self.end(self.failure)
-        elif self.iterator is None and (self.kernel.done or (self.finished and not self.inbox)):
+        if call.failure is not None:
+            self.end(call.failure)
+        elif call.iterator is None and (call.kernel.done or (call.finished and not call.inbox)):
             self.end()
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the stage and lets go of what the kernel holds."""
         super().end(error)
-        if not self.running:
-            self._drop_held()
-
-    def _drop_held(self) -> None:
-        self.host.close_later(self.plan_operators, self.iterator)
-        self.iterator = None
-        self.results.clear()
-        self.inbox.clear()
-        self.left_out_so_far = self.left_out
-        self.kernel = GONE
-        self.failure = None
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Bad rows that its kernel left out; the kernel counts them, on any thread."""
-        return self.left_out_so_far if self.kernel is GONE else self.kernel.left_out
+        self._let_go()
 
     def drop(self) -> None:
         """Ends the stage and drops its queues."""
         self.ended = True
         self.error = None
         self.out.clear()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if not self.running:
-            self._drop_held()
+            self._left_out = self.left_out
+            self.close_later(self.caller.let_go())
+
+    @property
+    def left_out(self) -> LeftOut:  # type: ignore[override]
+        """Bad rows that its kernel left out; the kernel counts them, on any thread."""
+        return self._left_out if self.caller.kernel is GONE else self.caller.kernel.left_out

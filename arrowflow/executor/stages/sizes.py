@@ -68,7 +68,8 @@ class Sizes:
 
     def learn_function(self, num_bytes: int, input_rows: int, estimate: Estimate) -> None:
         """Notes what a chunk took; buffers that the input has too are charged already, and no call allocates them."""
-        self.bytes_per_row = max(self.bytes_per_row, num_bytes / input_rows)
+        if num_bytes > self.bytes_per_row * input_rows:
+            self.bytes_per_row = num_bytes / input_rows
         self.agreed = self.agreed + 1 if num_bytes <= estimate.most else 0
         if estimate.given_bytes:
             self._given_bytes += estimate.given_bytes

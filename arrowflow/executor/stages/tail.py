@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from arrowflow.executor.failure import cause_of, located
-from arrowflow.executor.stages.serial import SerialStage
+from arrowflow.executor.stages.serial import SerialQueue
 from arrowflow.kernels.items import PAUSE, Item, Slices
 
 
@@ -15,9 +15,9 @@ class Tail:
     A thread that drops the stage takes the kernel away; the engine refuses later requests.
     """
 
-    def __init__(self, stage: SerialStage) -> None:
+    def __init__(self, stage: SerialQueue) -> None:
         self.stage = stage
-        stage.kernel.lazy = True
+        stage.caller.kernel.lazy = True
         self.iterator: Iterator[Item] | None = None
         self._finished = False
 
@@ -25,7 +25,7 @@ class Tail:
         """Returns the kernel's next result with rows; takes input as needed."""
         while True:
             item = self._result()
-            if item is not None or self._finished or self.stage.kernel.done:
+            if item is not None or self._finished or self.stage.caller.kernel.done:
                 return item
             self._feed(take())
 
@@ -42,14 +42,14 @@ class Tail:
                     self.stage.rows += rows
                     return item
         except Exception as error:
-            raise located(error, self.stage.operator) from cause_of(error)
+            raise located(error, self.stage.caller.operator) from cause_of(error)
         self.iterator = None
         return None
 
     def _feed(self, item: Item | None) -> None:
-        kernel = self.stage.kernel
+        kernel = self.stage.caller.kernel
         if item is not None:
-            self.iterator = self.stage.pushed(item)
+            self.iterator = self.stage.caller.pushed(item)
         else:
             self._finished = not kernel.done
             self.iterator = kernel.finish()

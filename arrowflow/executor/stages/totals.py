@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.measures import Measures
 from arrowflow.physical.totals import summed
 from arrowflow.physical.tuning import StageKey, StageStatistics
 
-Part = Stage | StageStatistics
+Part = Measures | StageStatistics
 
 
 class Totals:
@@ -17,12 +17,12 @@ class Totals:
     def __init__(self) -> None:
         self._past: dict[StageKey, StageStatistics] = {}
 
-    def count(self, stage: Stage) -> None:
+    def count(self, stage: Measures) -> None:
         """Adds a stage that is gone."""
         past = self._past.get(stage.key)
         self._past[stage.key] = _sum([stage] if past is None else [past, stage])
 
-    def statistics(self, stages: Iterable[Stage]) -> tuple[StageStatistics, ...]:
+    def statistics(self, stages: Iterable[Measures]) -> tuple[StageStatistics, ...]:
         """Returns the sums, with the stages that are still there, the most downstream first."""
         parts: dict[StageKey, list[Part]] = {key: [past] for key, past in self._past.items()}
         for stage in stages:

@@ -1,4 +1,4 @@
-"""`UnorderedStage`: a parallel stage whose calls deliver as they are ready, for `deterministic=False`.
+"""`UnorderedQueue`: a parallel stage whose calls deliver as they are ready, for `deterministic=False`.
 
 Rows of one split keep their order, and splits have none. After a state was loaded, what came before it comes again in the
 order of the state, and then as it is ready (`arrivals` says why). Until then calls begin and go on as long as there is
@@ -13,20 +13,20 @@ import pyarrow as pa
 
 from arrowflow.errors import StateError
 from arrowflow.executor.stages.arrivals import Arrivals, cut
-from arrowflow.executor.stages.base import Done, Look, Stage, StreamView
-from arrowflow.executor.stages.parallel import ParallelStage, Slot
+from arrowflow.executor.stages.base import Done, Look, Stream
+from arrowflow.executor.stages.caller import Slot
+from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.kernels.items import Item, Origin, Task
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
 
 
-class UnorderedStage(ParallelStage):
-    """Runs what a `ParallelStage` runs."""
+class UnorderedQueue(ParallelQueue):
+    """Runs what a `ParallelQueue` runs."""
 
     def __init__(
         self,
-        stream: StreamView,
+        stream: Stream,
         index: int,
-        upstream: Stage | None,
         head: SourceKernel | ReaderKernel | None,
         kernels: list[StatelessKernel],
         tasks: Iterator[Task] | None,
@@ -35,7 +35,7 @@ class UnorderedStage(ParallelStage):
         self.arrivals = arrivals
         following = stream.chain.stages[index + 1 : index + 2]
         self.begun = not following or following[0].kind != "serial"
-        super().__init__(stream, index, upstream, head, kernels, tasks)
+        super().__init__(stream, index, head, kernels, tasks)
 
     def _is_head(self, slot: Slot) -> bool:
         return not self.out and not self.running if self.arrivals.again else super()._is_head(slot)
@@ -49,17 +49,17 @@ class UnorderedStage(ParallelStage):
         return not self.running and all(slot.split != again[0][0] for slot in self.slots)
 
     def _without_input(self) -> Look:
-        if self.arrivals.again and not (self.running or self.suspended):
+        if self.arrivals.again and not (self.running or self._suspended):
             upstream = self.upstream
-            over = self.next_task is None if upstream is None else upstream.ended and not upstream.out
+            over = self._next_task is None if upstream is None else upstream.ended and not upstream.out
             if over:
-                error = self.failure if upstream is None else upstream.error
+                error = self._failure if upstream is None else upstream.error
                 return Done(True, error or self._missing())
         return super()._without_input()
 
     def _missing(self) -> StateError:
         return StateError(
-            f"{self.plan_titles[0]}: fewer rows come than came when the state was taken; with deterministic=False a state "
+            f"{self.plan.titles[0]}: fewer rows come than came when the state was taken; with deterministic=False a state "
             "needs the data and the functions that it was taken with"
         )
 
@@ -97,7 +97,7 @@ class UnorderedStage(ParallelStage):
         """Drops what a call made since the last look, as far as it came before the state was taken."""
         results = slot.results
         rests = [self.arrivals.rest(slot.number, item) for item in results[slot.looked :]]
-        self.waiting -= sum(rest is None for rest in rests)
+        self.turn_chunks -= sum(rest is None for rest in rests)
         results[slot.looked :] = filter(None, rests)
         slot.looked = len(results)
 
@@ -116,13 +116,13 @@ class UnorderedStage(ParallelStage):
                         continue
                     item, left = cut(item, again[0][1])
                     slot.results[at : at + 1] = [] if left is None else [left]
-                    self.waiting += left is not None
+                    self.turn_chunks += left is not None
                     slot.looked += left is not None
                     self._put(slot, item)
                     found = True
 
     def _put(self, slot: Slot, item: Item) -> None:
-        self.waiting -= 1
+        self.turn_chunks -= 1
         slot.looked -= 1
         if not self.begun and isinstance(item.chunk, pa.RecordBatch):
             self.begun = True  # the kernel after this one may return to the place before the first chunk

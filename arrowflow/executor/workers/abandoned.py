@@ -8,7 +8,7 @@ from typing import Any
 
 from arrowflow.errors import said
 from arrowflow.executor.failure import is_interrupt
-from arrowflow.executor.workers.worker import Caller
+from arrowflow.executor.workers.worker import Runner
 
 logger = logging.getLogger("arrowflow")
 
@@ -27,7 +27,7 @@ class Abandoned:
         if iterator is not None and hasattr(iterator, "close"):
             self._iterators.append((operators, iterator))
 
-    def close(self, me: Caller) -> None:
+    def close(self, me: Runner) -> None:
         """Closes what was remembered. Called without the lock."""
         while True:
             try:

@@ -17,24 +17,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Protocol
 
 import pyarrow as pa
 
-from arrowflow.executor.ledger import Ledger
+from arrowflow.executor.stages.base import Run
 from arrowflow.executor.workers.turns import Turns
-from arrowflow.options import ResolvedOptions, available_cpus
-
-
-class Sharing(Protocol):
-    """A run, as the other runs of the process see it."""
-
-    options: ResolvedOptions
-    ledger: Ledger
-
-    @property
-    def tokens(self) -> float:
-        """Cores that the running calls take, except for calls that wait."""
+from arrowflow.options import available_cpus
 
 
 class _Process:
@@ -51,20 +39,20 @@ class _Process:
     """
 
     lock = threading.RLock()  # a finalizer may end a run in the middle of another's start
-    runs: tuple[weakref.ref[Sharing], ...] = ()
+    runs: tuple[weakref.ref[Run], ...] = ()
     available = 0
     cores = 1
     turns = Turns(1)
     arrow_threads: int | None = None
 
 
-def join(run: Sharing) -> None:
+def join(run: Run) -> None:
     """Takes a run among those that share."""
     with _Process.lock:
         _share([*_alive(), run])
 
 
-def leave(run: Sharing) -> None:
+def leave(run: Run) -> None:
     """Gives up a run's share; again is fine."""
     with _Process.lock:
         runs = _alive()
@@ -91,11 +79,11 @@ def turns() -> Turns | None:
     return _Process.turns if len(_Process.runs) > available() else None
 
 
-def _alive() -> list[Sharing]:
+def _alive() -> list[Run]:
     return [run for reference in _Process.runs if (run := reference()) is not None]
 
 
-def _share(runs: list[Sharing]) -> None:
+def _share(runs: list[Run]) -> None:
     _Process.runs = tuple(map(weakref.ref, runs))
     budgets = [run.options.cpu_budget for run in runs]
     _Process.cores = max((available(), *budgets))
@@ -114,7 +102,7 @@ def _size_arrow_pool(threads: int | None) -> None:
         pa.set_cpu_count(threads)
 
 
-def allowance(run: Sharing) -> int:
+def allowance(run: Run) -> int:
     """Returns how many calls of a run may compute now. Called under the run's lock; reads others' without theirs."""
     budget = run.options.cpu_budget
     if len(_Process.runs) <= 1:

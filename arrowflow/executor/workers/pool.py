@@ -22,7 +22,6 @@ from collections import deque
 from typing import Any, cast
 
 from arrowflow.errors import ArrowflowError
-from arrowflow.executor.host import ConsumerState, Run
 from arrowflow.executor.limits import (
     CREDIT_SECONDS,
     FIRST_LOOK_SECONDS,
@@ -33,22 +32,18 @@ from arrowflow.executor.limits import (
     SHORTEST_CALL_SECONDS,
     TURN_SECONDS,
 )
-from arrowflow.executor.stages.base import Ready, Stage
-from arrowflow.executor.stages.stream import Stream
-from arrowflow.executor.workers.abandoned import Abandoned
+from arrowflow.executor.seat import ConsumerState
+from arrowflow.executor.stages.base import Queue, Ready, Run
 from arrowflow.executor.workers.cores import allowance, available
 from arrowflow.executor.workers.cores import turns as turns_of_runs
 from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.executor.workers.tokens import rounded, token
-from arrowflow.executor.workers.worker import Caller, Worker, WorkerState, wake
+from arrowflow.executor.workers.worker import Runner, Worker, WorkerState, wake
 from arrowflow.interrupts import interruption, interruptions
 from arrowflow.physical.tuning import FIRST_CALLS, NO_TIMES, WAITS
 
 logger = logging.getLogger("arrowflow")
-
-RESTFUL = (ConsumerState.NEAR, ConsumerState.COMPUTING)
-"""States of the consumer in which workers rest: it runs all calls itself."""
 
 
 class Pool:
@@ -61,8 +56,9 @@ class Pool:
         ready: The streams to look at for work.
     """
 
-    def __init__(self, engine: Run, max_workers: int) -> None:
+    def __init__(self, engine: Run, max_workers: int, *, on_demand: bool) -> None:
         self.engine = engine
+        self._on_demand = on_demand
         self.tokens = 0.0
         self.threads: list[Worker] = []
         self.ready = ReadySet(engine)
@@ -82,7 +78,6 @@ class Pool:
         self._indebted = False
         self._debt_seconds = 0.0  # CPU time used beyond the budget, at the time `_paid`
         self._paid = engine.clock.now()
-        self.abandoned = Abandoned()
 
     # ------------------------------------------------------------------ what runs next
 
@@ -97,15 +92,14 @@ class Pool:
         return ready
 
     def _why_idle(self) -> str:
-        engine = self.engine
-        if engine.root_out.out or self._idles():
+        if self.ready.root_out.out or self._idles():
             return YOUR_STEP
         return MEMORY if self.ready.lacks_bytes else ORDER
 
     def _idles(self) -> bool:
         """Whether workers have nothing to do, whatever there is."""
-        state = self.engine.consumer.state
-        return state in RESTFUL or (self.engine.on_demand and state is not ConsumerState.WAITING)
+        consumer = self.engine.consumer
+        return consumer.rests_workers or (self._on_demand and consumer.state is not ConsumerState.WAITING)
 
     def pick_inline(self) -> Ready | None:
         """Returns the same for the consumer to run, if nothing is at work and all that is left is cheap."""
@@ -194,7 +188,7 @@ class Pool:
             engine.fail(error)
         if engine.stopped:
             engine.drop()
-        self.abandoned.close(me)
+        self.engine.abandoned.close(me)
         if me.meter is not None:
             me.meter.close()
 
@@ -204,11 +198,11 @@ class Pool:
         clock = engine.clock
         self._arrive(me)
         while not engine.stopped:
-            if self.abandoned:
+            if engine.abandoned:
                 self._outside_close(me)
             ready = self.pick()
             if ready is None:
-                if engine.root_out.ended:
+                if self.ready.root_out.ended:
                     self._dismiss()
                     return  # nothing will be left to do, so a `close` need not wait for this thread
                 self._rest(me)
@@ -231,7 +225,7 @@ class Pool:
                 queued = me.meter.queued() if weighed else 0.0
                 me.seen = (began, cpu, queued)
                 me.began = me.seen if weighed else None
-                stage.execute(call)
+                stage.caller.execute(call)
                 cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
                 if weighed:
                     queued = me.meter.queued() - queued
@@ -239,16 +233,16 @@ class Pool:
                 if turns is not None:
                     turns.give()
                 engine.lock.acquire()
-            stage.draw(me.name, began, elapsed)
+            stage.caller.draw(me.name, began, elapsed)
             self.finish(stage, call, me, elapsed, cpu, queued)
             del call
-            engine.consumer.tell()
+            self.ready.tell()
             engine.tune(began + elapsed)
 
-    def _outside_close(self, me: Caller) -> None:
+    def _outside_close(self, me: Runner) -> None:
         self.engine.lock.release()
         try:
-            self.abandoned.close(me)
+            self.engine.abandoned.close(me)
         finally:
             self.engine.lock.acquire()
 
@@ -258,7 +252,7 @@ class Pool:
         while self._parked:
             self._unpark_one()
 
-    def begin(self, ready: Ready, me: Caller) -> Any:
+    def begin(self, ready: Ready, me: Runner) -> Any:
         """Starts a call: takes its tokens and its input."""
         stage = ready.stage
         me.stage, me.weight, me.seen, me.began = stage, stage.limits.weight, None, None
@@ -266,11 +260,11 @@ class Pool:
         me.beside = stage.running
         self.tokens += token(me.weight)
         if stage.stream.boundary is not None:
-            self.ready.moved(cast(Stream, stage.stream))
+            self.ready.moved(stage.stream)
         return call
 
     def finish(
-        self, stage: Stage, call: Any, me: Caller, elapsed: float, cpu: float, queued: float = 0.0
+        self, stage: Queue, call: Any, me: Runner, elapsed: float, cpu: float, queued: float = 0.0
     ) -> None:
         """Ends a call: gives its tokens back and takes its results over."""
         self.tokens -= token(me.weight)
@@ -280,7 +274,7 @@ class Pool:
             stage.cost_is_measured
             and stage.calls < FIRST_CALLS
             and elapsed > SHORTEST_CALL_SECONDS
-            and not stage.tuned
+            and not stage.limits.reason
         ):
             share = cpu / max(cpu, elapsed - queued, SHORTEST_CALL_SECONDS)
             # The holder of the interpreter lock may wait for a core, and all others then wait for the lock.
@@ -293,9 +287,9 @@ class Pool:
         stage.measure(cpu, elapsed, queued, stage.chunks - chunks)
         stage.unfinished = NO_TIMES  # the next look counts those that still run
         if stage.stream.boundary is not None:
-            self.ready.moved(cast(Stream, stage.stream))
+            self.ready.moved(stage.stream)
 
-    def _weigh(self, stage: Stage, weight: float) -> None:
+    def _weigh(self, stage: Queue, weight: float) -> None:
         """Sets the cores that the next calls take, of all stages with these limits."""
         waited, stage.limits.weight = stage.limits.weight <= WAITS, weight
         if waited != (weight <= WAITS):
@@ -317,7 +311,7 @@ class Pool:
         """Waits until there may be work. Called and returns with the lock held."""
         consumer = self.engine.consumer
         state, timeout, turns = WorkerState.PARKED, -1.0, consumer.turns
-        if consumer.state in RESTFUL:
+        if consumer.rests_workers:
             if not _is(self._guard, WorkerState.GUARDING):
                 self._guard, state, timeout = me, WorkerState.GUARDING, GUARD_SECONDS
         elif self._wants_watch():
@@ -336,8 +330,13 @@ class Pool:
             self._parked.remove(me)
         if state is WorkerState.WATCHING and not self.engine.stopped:
             self._look()
-        elif state is WorkerState.GUARDING and consumer.state in RESTFUL and consumer.turns == turns:
-            consumer.take_over()
+        elif state is WorkerState.GUARDING and consumer.rests_workers and consumer.turns == turns:
+            self.take_over()
+
+    def take_over(self) -> None:
+        """Lets workers work again, since the consumer made nothing for a while."""
+        if self.engine.consumer.take_over():
+            self.excuse(self.engine.consumer)
 
     def guard(self) -> None:
         """Sees to it that a worker is there to notice if a function that the consumer calls blocks."""
@@ -379,7 +378,7 @@ class Pool:
         self._look_seconds = FIRST_LOOK_SECONDS if found else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
         self.engine.tune(now)
 
-    def excuse(self, caller: Caller, rate: float = 0.0) -> None:
+    def excuse(self, caller: Runner, rate: float = 0.0) -> None:
         """Takes the token of a running call back, but for what it really uses."""
         self.tokens += token(rate) - token(caller.weight)
         caller.weight = rate
@@ -387,7 +386,7 @@ class Pool:
     def _release(self, worker: Worker, rate: float) -> None:
         self.excuse(worker, rate)
         stage = worker.stage
-        if stage.calls < FIRST_CALLS and not stage.tuned:
+        if stage.calls < FIRST_CALLS and not stage.limits.reason:
             self._weigh(stage, min(stage.limits.weight, rate))
 
 

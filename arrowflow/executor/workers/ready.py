@@ -20,13 +20,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import cast
 
 from arrowflow.executor.failure import located
-from arrowflow.executor.host import Run
-from arrowflow.executor.stages.base import Blocked, Done, Ready, Stage, Waits
-from arrowflow.executor.stages.boundary import BoundaryStage
-from arrowflow.executor.stages.stream import Stream
+from arrowflow.executor.seat import ConsumerState
+from arrowflow.executor.stages.base import Blocked, Done, Queue, Ready, Run, Stream, Waits
+from arrowflow.executor.stages.boundary import BoundaryQueue
 from arrowflow.executor.workers.tokens import any_fits
 from arrowflow.physical.tuning import Gate
 
@@ -35,9 +33,12 @@ class ReadySet:
     """All live streams of a run, and those of them to look at. Under the run's lock.
 
     Attributes:
+        root_out: The stage whose items the consumer takes.
         lacks_token: In the last look, some call could not start for want of a token.
         cost_is_measured: Some stage calls functions whose cost is only measured.
     """
+
+    root_out: Queue
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -87,10 +88,16 @@ class ReadySet:
         for stream in list(self._streams):
             self.remove(stream)
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[Queue]:
         """Returns the stages of all streams, the most downstream first."""
         for stream in self._streams:
             yield from stream.downstream_first
+
+    def tell(self) -> None:
+        """Wakes the consumer if it waits for an item that is there now, or for an end that was noticed."""
+        consumer, last = self.run.consumer, self.root_out
+        if consumer.state is ConsumerState.WAITING and (last.out or last.ended):
+            consumer.ring()
 
     # ------------------------------------------------------------------ notes
 
@@ -104,7 +111,7 @@ class ReadySet:
         self._changed = True
         while stream is not self._root and stream.boundary is not None:
             self._push(stream)
-            stream = cast(Stream, stream.boundary.stream)
+            stream = stream.boundary.stream
 
     def note_all(self) -> None:
         """Notes that something has changed on which all streams depend."""
@@ -121,8 +128,8 @@ class ReadySet:
     def _note_wanted(self) -> None:
         """Notes the streams on the way from the consumer to the head that it waits for."""
         stream = self._root
-        while stream is not None and type(stage := stream.stages[0]) is BoundaryStage:
-            stream = cast(Stream | None, stage.current)
+        while stream is not None and type(stage := stream.stages[0]) is BoundaryQueue:
+            stream = stage.current
             if stream is not None:
                 self._push(stream)
 
@@ -158,7 +165,7 @@ class ReadySet:
             if ready is not None or not self._changed:
                 return ready
             # A stage was ended, or turned to another input, which the stages before it have not seen yet.
-            self.run.consumer.tell()
+            self.tell()
 
     def _find_input(self, room: float) -> Ready | None:
         """Returns the call of the most downstream stage of another stream than the root that can start one."""
@@ -246,8 +253,7 @@ class ReadySet:
 
 
 def _is_quick(stream: Stream) -> bool:
-    return all(stage.calls_are_short or _is_over(stage) for stage in stream.downstream_first)
-
-
-def _is_over(stage: Stage) -> bool:
-    return not stage.running and type(stage.look()) is Done
+    for stage in stream.downstream_first:
+        if not stage.calls_are_short and (stage.running or type(stage.look()) is not Done):
+            return False
+    return True

@@ -1,4 +1,4 @@
-"""`Worker`, a thread of a run, and `Caller`, which a worker and the consumer have in common."""
+"""`Worker`, a thread of a run, and `Runner`, which a worker and the consumer have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arrowflow.interrupts import interruption
 from arrowflow.physical.tuning import NO_TIMES, Times
 
 
-class Caller:
+class Runner:
     """A thread that runs calls: a worker, or the consumer that does not wait for a worker.
 
     Attributes:
@@ -46,7 +46,7 @@ class Caller:
     def operators(self) -> tuple[str, ...]:
         """The operators of the call that it is in the middle of."""
         stage = self.stage
-        return self.closing if stage is None else stage.plan_operators
+        return self.closing if stage is None else stage.plan.operators
 
 
 class WorkerState(Enum):
@@ -64,7 +64,7 @@ class WorkerState(Enum):
     """Parked until it is time to look whether the consumer makes progress."""
 
 
-class Worker(Caller, threading.Thread):
+class Worker(Runner, threading.Thread):
     """A thread of a run: a type of its own, by which finalizers know where they run.
 
     Attributes:
@@ -73,7 +73,7 @@ class Worker(Caller, threading.Thread):
     """
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
-        Caller.__init__(self)
+        Runner.__init__(self)
         threading.Thread.__init__(self, target=target, name=name, daemon=True)
         self.parking = threading.Lock()
         self.parking.acquire()

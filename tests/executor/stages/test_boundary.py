@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from arrowflow.errors import ArrowflowError, FunctionError
-from arrowflow.executor.stages.boundary import BoundaryStage
+from arrowflow.executor.stages.boundary import BoundaryQueue
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import Item
 from arrowflow.ops.batches.batch import BatchKernel
@@ -67,7 +67,7 @@ def test_epochs_follow_each_other(epochs: int, deterministic: bool) -> None:
 
 def test_the_next_epoch_starts_while_the_last_calls_of_this_one_run() -> None:
     engine = stepper(repeat(3), children=inputs((source(1), function())))
-    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryStage))
+    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryQueue))
     calls = hold(engine, "function", 1)
     engine.settle()
     assert len(boundary_stage.streams) == 2, "the last call of the first epoch runs"
@@ -78,7 +78,7 @@ def test_the_next_epoch_starts_while_the_last_calls_of_this_one_run() -> None:
 
 def test_a_given_number_of_calls_holds_for_two_epochs_together() -> None:
     engine = stepper(repeat(3), children=inputs((source(1), function(max_calls=1))))
-    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryStage))
+    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryQueue))
     calls = hold(engine, "function", 1)
     engine.settle()
     assert len(boundary_stage.streams) == 1
@@ -97,7 +97,7 @@ def test_the_next_epoch_waits_beside_the_one_that_still_computes(
 ) -> None:
     chain = (source(4, cost="waits"), function(), *after)
     engine = stepper(repeat(3), children=inputs(chain), cpu_budget=1)
-    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryStage))
+    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryQueue))
     (call,) = hold(engine, "function", 1)
     engine.settle()
     engine.finish(call)
@@ -111,7 +111,7 @@ def test_the_next_epoch_waits_beside_the_one_that_still_computes(
 def test_only_one_epoch_is_opened_ahead() -> None:
     engine = stepper(repeat(None), children=inputs((source(1),)))
     stage = engine.root_out
-    assert isinstance(stage, BoundaryStage)
+    assert isinstance(stage, BoundaryQueue)
     most = 0
     for _ in range(50):
         engine.next_item()

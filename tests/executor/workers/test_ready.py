@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from arrowflow.executor.stages.base import Look
-from arrowflow.executor.stages.parallel import ParallelStage
+from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.physical.stage import Chain
 from tests.executor.fakes import Stepper, boundary, function, source, stages_of, stepper, values_of
@@ -26,9 +26,9 @@ def open_inputs(inputs: int, chunks: int = 20, ram_budget: int = 1 << 30) -> Ste
 
 def looks_of_a_turn(inputs: int, monkeypatch: pytest.MonkeyPatch) -> float:
     looks: Counter[str] = Counter()
-    look = ParallelStage.look
+    look = ParallelQueue.look
 
-    def counted(self: ParallelStage, room: float = math.inf) -> Look:
+    def counted(self: ParallelQueue, room: float = math.inf) -> Look:
         looks["all"] += 1
         return look(self, room)
 
@@ -37,7 +37,7 @@ def looks_of_a_turn(inputs: int, monkeypatch: pytest.MonkeyPatch) -> float:
     for _ in range(2 * inputs):
         engine.next_item()
     engine.settle()
-    monkeypatch.setattr(ParallelStage, "look", counted)
+    monkeypatch.setattr(ParallelQueue, "look", counted)
     for _ in range(2 * inputs):
         engine.next_item()
     engine.close()

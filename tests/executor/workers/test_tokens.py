@@ -15,7 +15,7 @@ from arrowflow.executor.workers.worker import Worker
 from arrowflow.ops.rows.repeat import RepeatKernel
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain
-from arrowflow.physical.tuning import RunSample, Setting, StageKey, StageStatistics
+from arrowflow.physical.tuning import RunSample, StageKey, StageLimits, StageStatistics
 from arrowflow.testing import FakeClock
 from tests.executor.fakes import (
     Running,
@@ -160,7 +160,7 @@ def test_the_first_calls_tell_what_the_next_ones_take() -> None:
     engine = unknown()
     (call,) = hold(engine, "function", 1)
     with engine.lock:
-        call[0].execute(call[1])
+        call[0].caller.execute(call[1])
         engine.pool.finish(*call, elapsed=0.1, cpu=0.01)
     assert stages_of(engine)[0].limits.weight == pytest.approx(0.1)
 
@@ -177,7 +177,7 @@ def test_the_mean_stays_within_a_budget_below_the_cores() -> None:
     assert isinstance(clock, FakeClock)
     engine.pool._cores = 2
     (call,) = hold(engine, "function", 1)
-    call[0].execute(call[1])
+    call[0].caller.execute(call[1])
     with engine.lock:
         engine.pool.finish(*call, elapsed=0.1, cpu=0.3)  # others waited, and used a little each
     assert engine.begin() is None
@@ -195,7 +195,7 @@ def test_what_was_not_used_is_not_saved_for_long() -> None:
     clock.advance(100.0)
     for _ in range(2):
         (call,) = hold(engine, "function", 1)
-        call[0].execute(call[1])
+        call[0].caller.execute(call[1])
         with engine.lock:
             engine.pool.finish(*call, elapsed=0.1, cpu=0.1)
     assert engine.begin() is None
@@ -319,17 +319,17 @@ class Script:
 
     period_seconds = 0.1
 
-    def __init__(self, change: Callable[[RunSample], Mapping[StageKey, Setting]]) -> None:
+    def __init__(self, change: Callable[[RunSample], Mapping[StageKey, StageLimits]]) -> None:
         self.change = change
         self.samples: list[RunSample] = []
         self.ended: list[StageStatistics] = []
-        self.known: dict[StageKey, Setting] = {}
+        self.known: dict[StageKey, StageLimits] = {}
 
-    def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
+    def step(self, sample: RunSample) -> Mapping[StageKey, StageLimits]:
         self.samples.append(sample)
         return self.change(sample)
 
-    def recall(self, key: StageKey) -> Setting | None:
+    def recall(self, key: StageKey) -> StageLimits | None:
         return self.known.get(key)
 
     def remember(self, stages: Iterable[StageStatistics]) -> None:
@@ -342,9 +342,9 @@ def tuned(tuner: Script, *stages: Any, children: tuple[Chain, ...] = ()) -> Step
     return Stepper(chain, 0, None, options, FakeClock(), tuner=tuner)
 
 
-def wanting() -> Callable[[RunSample], Mapping[StageKey, Setting]]:
+def wanting() -> Callable[[RunSample], Mapping[StageKey, StageLimits]]:
     """Sets the same for the most downstream stage."""
-    setting = Setting(max_calls=7, max_ready_items=9, weight=0.3, reason="a test says so")
+    setting = StageLimits(max_calls=7, max_ready_items=9, weight=0.3, reason="a test says so")
     return lambda sample: {sample.stages[0].key: setting}
 
 
@@ -358,7 +358,7 @@ def test_the_tuner_is_asked_once_a_period_and_obeyed() -> None:
     assert [sample.now for sample in tuner.samples] == [0.10, 0.21]
     limits = stages_of(engine)[0].limits
     assert (limits.max_calls, limits.max_ready_items, limits.weight) == (7, 9, 0.3)
-    assert engine.statistics().stages[0].reason == "a test says so"
+    assert engine.statistics().stages[0].limits.reason == "a test says so"
     engine.close()
     assert [stage.operators for stage in tuner.ended] == [("function",), ("source",)]
 
@@ -366,11 +366,11 @@ def test_the_tuner_is_asked_once_a_period_and_obeyed() -> None:
 def test_a_stage_begins_with_what_earlier_runs_found() -> None:
     tuner = Script(lambda sample: {})
     key = (0, "function")
-    tuner.known[key] = Setting(max_calls=33, max_ready_items=5, weight=0.0, reason="as before")
+    tuner.known[key] = StageLimits(max_calls=33, max_ready_items=5, weight=0.0, reason="as before")
     engine = tuned(tuner, source(50), function(cost="unknown"))
     assert stages_of(engine)[0].key == key
     assert stages_of(engine)[0].limits.max_calls == 33
-    assert stages_of(engine)[0].tuned
+    assert stages_of(engine)[0].limits.reason == "as before"
     engine.close()
 
 

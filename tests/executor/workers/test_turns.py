@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.executor.stages.parallel import ParallelStage
+from arrowflow.executor.stages.caller import ParallelCaller
 from arrowflow.executor.workers import cores
 from arrowflow.executor.workers.turns import Turns
 
@@ -74,10 +74,10 @@ def test_more_runs_than_cores_decode_in_turns(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(cores._Process, "available", 1)
     monkeypatch.setattr(cores._Process, "turns", Turns(1))
     pq.write_table(pa.table({"x": range(512)}), tmp_path / "a.parquet", row_group_size=8)
-    running, most = list[ParallelStage](), list[int]()
-    execute = ParallelStage.execute
+    running, most = list[ParallelCaller](), list[int]()
+    execute = ParallelCaller.execute
 
-    def slow(self: ParallelStage, call: Any) -> None:
+    def slow(self: ParallelCaller, call: Any) -> None:
         assert self.plan.cost == "computes"
         running.append(self)
         most.append(len(running))
@@ -85,7 +85,7 @@ def test_more_runs_than_cores_decode_in_turns(tmp_path: Path, monkeypatch: pytes
         running.remove(self)
         execute(self, call)
 
-    monkeypatch.setattr(ParallelStage, "execute", slow)
+    monkeypatch.setattr(ParallelCaller, "execute", slow)
     dataset = af.read_parquet(tmp_path / "a.parquet").batch(8).with_options(af.Options(cpu_budget=1))
     runs = [iter(dataset) for _ in range(4)]
     found = [next(run).num_rows for run in runs]  # the first run has no others beside it yet

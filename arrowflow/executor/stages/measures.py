@@ -1,0 +1,103 @@
+"""`Measures`: what a stage has measured, and its snapshot for tuner and user."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
+from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
+from arrowflow.physical.stage import StagePlan
+from arrowflow.physical.tuning import (
+    FIRST_CALLS,
+    NO_TIMES,
+    Gate,
+    Refusals,
+    StageKey,
+    StageLimits,
+    StageStatistics,
+    are_short,
+)
+
+
+class Measures:
+    """The figures of one stage. The fields are those of `StageStatistics`, and these.
+
+    Attributes:
+        refused: How often a look found input and no call could start, by `Gate`.
+        lately: CPU and wall seconds of a call, or of a chunk of one that makes several.
+        calls_are_brief: Whether its calls are so brief that their CPU share would be noise: they count as computing.
+        calls_are_short: Whether to wake another thread for its calls costs more than they do, as far as is known.
+    """
+
+    undelivered = turn_chunks = ready_items = running = 0
+    left_out: LeftOut = NO_BAD_ROWS
+
+    def __init__(self, key: StageKey, plan: StagePlan, limits: StageLimits) -> None:
+        self.key = key
+        self.plan = plan
+        self.limits = limits
+        self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
+        self.holds_lock = plan.holds_lock
+        self.refused = [0] * len(Gate)
+        self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
+        self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
+        self.unfinished = NO_TIMES
+        self.lately = (0.0, 0.0)
+        self.calls_are_brief = False
+        self.calls_are_short = limits.calls_are_short and not self.foreign
+
+    @property
+    def refusals(self) -> Refusals:
+        """How often a look found input and no call could start."""
+        return Refusals(*self.refused)
+
+    def measure(self, cpu: float, elapsed: float, queued: float, chunks: int) -> None:
+        """Counts a call that is over and has put out so many chunks."""
+        self.calls = calls = self.calls + 1
+        self.busy_seconds += elapsed
+        self.cpu_seconds += cpu
+        self.queued_seconds += queued
+        if chunks > 1:
+            cpu, elapsed = cpu / chunks, elapsed / chunks
+        weight = 1 / calls if calls < RECENT_CALLS else 1 / RECENT_CALLS
+        before_cpu, before = self.lately
+        cpu, elapsed = before_cpu + weight * (cpu - before_cpu), before + weight * (elapsed - before)
+        self.lately = (cpu, elapsed)
+        self.calls_are_brief = calls >= FIRST_CALLS and elapsed < SHORTEST_CALL_SECONDS
+        calls = max(calls, self.chunks)
+        if calls >= FIRST_CALLS and not self.foreign:
+            self.calls_are_short = are_short(calls, cpu, elapsed, holds_lock=self.holds_lock)
+
+    def statistics(self) -> StageStatistics:
+        """Returns a snapshot."""
+        plan = self.plan
+        return StageStatistics(
+            key=self.key,
+            kind=plan.kind,
+            cost=plan.cost,
+            asked_calls=plan.max_calls,
+            connections=plan.connections,
+            phase=plan.phase,
+            foreign=self.foreign,
+            holds_lock=self.holds_lock,
+            random=plan.random,
+            given_ready=plan.buffer_items is not None,
+            limits=replace(self.limits),
+            undelivered=self.undelivered,
+            turn_chunks=self.turn_chunks,
+            refusals=self.refusals,
+            operators=plan.titles,
+            engine=plan.engine,
+            calls=self.calls,
+            rows=self.rows,
+            bytes=self.bytes,
+            chunks=self.chunks,
+            busy_seconds=self.busy_seconds,
+            cpu_seconds=self.cpu_seconds,
+            queued_seconds=self.queued_seconds,
+            ready_items=self.ready_items,
+            max_ready_items=self.max_ready_items,
+            running=self.running,
+            unfinished=self.unfinished,
+            left_out=self.left_out,
+        )
