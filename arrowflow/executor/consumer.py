@@ -180,9 +180,10 @@ class Consumer(Seat):
         cpu = elapsed if brief else clock.thread_cpu() - cpu
         # If a call holds the lock, another thread would spare the consumer only the time that the call waits.
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
-        stage.caller.draw(CONSUMER, began, elapsed)
+        if engine.timeline is not None:
+            stage.caller.draw(CONSUMER, began, elapsed)
         with engine.lock:
             self.pool.finish(stage, call, self, elapsed, cpu)
             self.turns += 1
-        if self.engine.abandoned:
-            self.engine.abandoned.close(self)
+        if engine.abandoned:
+            engine.abandoned.close(self)

@@ -20,7 +20,6 @@ from arrowflow.executor.stages.base import Blocked, Done, Look, Queue, Ready, Ru
 from arrowflow.executor.stages.serial import SerialQueue
 from arrowflow.executor.stages.stream import open_stream
 from arrowflow.executor.stages.tail import Tail
-from arrowflow.executor.stages.totals import Totals
 from arrowflow.executor.workers import cores
 from arrowflow.executor.workers.pool import Pool
 from arrowflow.executor.workers.worker import Worker, note_unfinished
@@ -30,6 +29,7 @@ from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import max_workers, runs_on_demand
 from arrowflow.physical.stage import Chain
+from arrowflow.physical.totals import Totals
 from arrowflow.physical.tuning import EngineStatistics, RunSample, Tuner
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
@@ -162,12 +162,14 @@ class Engine(Run):
             item = self._await_item()
             while item is not None and not item.chunk.num_rows:
                 item = self._await_item()
+        if item is None and self.stopped:
+            self._refuse()
         return item
 
     def _await_item(self) -> Item | None:
         item = self._consumer.next_item()
-        if item is None and self.stopped:
-            self.refuse()
+        if item is None and self.stopped:  # so that the tail does not take it for the end
+            self._refuse()
         return item
 
     def _end_input(self, stage: Queue) -> None:
@@ -175,7 +177,7 @@ class Engine(Run):
         with self.lock:
             stage.end()
 
-    def refuse(self) -> NoReturn:
+    def _refuse(self) -> NoReturn:
         """Raises what a run that was stopped has to say."""
         rest_at_exit()
         raise self._failure or ClosedError("the iterator was closed; make a new one with iter(…)")

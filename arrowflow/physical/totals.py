@@ -79,3 +79,32 @@ def workers_together(before: WorkerStatistics, more: WorkerStatistics) -> Worker
         waited_seconds=before.waited_seconds + more.waited_seconds,
         stages=stages_together((*before.stages, *more.stages)) if more.stages else before.stages,
     )
+
+
+class Totals:
+    """The measurements of all stages of one run. Under the engine's lock.
+
+    Stages come and go: those of one key are added up. They are statistics, or whatever has these figures and can tell them.
+    """
+
+    def __init__(self) -> None:
+        self._past: dict[StageKey, StageStatistics] = {}
+
+    def count(self, stage: Any) -> None:
+        """Adds a stage that is gone."""
+        past = self._past.get(stage.key)
+        self._past[stage.key] = _sum([stage] if past is None else [past, stage])
+
+    def statistics(self, stages: Iterable[Any]) -> tuple[StageStatistics, ...]:
+        """Returns the sums, with the stages that are still there, the most downstream first."""
+        parts: dict[StageKey, list[Any]] = {key: [past] for key, past in self._past.items()}
+        for stage in stages:
+            parts.setdefault(stage.key, []).append(stage)
+        return tuple(_sum(parts[key]) for key in sorted(parts))
+
+
+def _sum(parts: Sequence[Any]) -> StageStatistics:
+    """Returns the figures of stages of one plan, such as those of many lanes; one snapshot of each would cost more."""
+    last = parts[-1]
+    latest: StageStatistics = last if isinstance(last, StageStatistics) else last.statistics()
+    return latest if len(parts) == 1 else summed(latest, parts)

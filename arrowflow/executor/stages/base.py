@@ -179,19 +179,6 @@ class Stream:
         return all(stage.holds_lock for stage in self.stages)
 
     @property
-    def waits_no_more(self) -> bool:
-        """Whether the next stream may wait while this one still computes: all its calls that wait were started.
-
-        Where a stage collects rows, or a number of calls was asked for, all work has to be started: both hold for two streams.
-        """
-        for stage in reversed(self.stages):
-            if stage.plan.cost == "waits":
-                return stage.has_begun_all
-            if stage.plan.kind != "parallel" or stage.plan.max_calls:
-                break
-        return self.last.has_begun_all
-
-    @property
     def allocates(self) -> bool:
         """Whether its chunks take memory that was not there before."""
         return any(stage.allocates for stage in self.stages)

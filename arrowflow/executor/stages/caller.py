@@ -83,10 +83,9 @@ class Caller:
         self._place = (*queue.key, queue.stream.epoch)
 
     def draw(self, track: str, began: float, elapsed: float) -> None:
-        """Records a call, if somebody wants to see it."""
-        timeline = self.run.timeline
-        if timeline is not None:
-            timeline.span(track, "+".join(self.plan.titles), began, began + elapsed)
+        """Records a call, where somebody wants to see it."""
+        assert self.run.timeline is not None
+        self.run.timeline.span(track, "+".join(self.plan.titles), began, began + elapsed)
 
     def note_bad_rows(self, found: LeftOut, place: Any) -> None:
         """Notes bad rows that a kernel just left out, if somebody asks for single ones.

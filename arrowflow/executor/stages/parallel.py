@@ -271,7 +271,9 @@ class ParallelQueue(Queue):
                 results[at] = Item(chunk, position, ticket, origin)
                 if self._streams(call):
                     self.sizes.learn_stream(ticket.num_bytes)
-        self.bytes += made
+        if made:
+            self.bytes += made
+            self.sizes.made_bytes += made
         self._learn(call, made)
         call.buffers.clear()
         if call.done:
@@ -280,7 +282,6 @@ class ParallelQueue(Queue):
 
     def _learn(self, call: Slot, made: int) -> None:
         """Notes the bytes that a call has made since it was started or went on."""
-        self.sizes.made_bytes += made
         if self.caller.head is not None:
             if not self._streams(call):
                 self.sizes.learn_told(made, call.estimate)
@@ -290,17 +291,19 @@ class ParallelQueue(Queue):
     def _deliver(self, call: Slot) -> None:
         slots = self.slots
         while slots and not (head := slots[0]).running:
-            self.turn_chunks -= len(head.results)
-            for item in head.results:
-                self.put(item)
-            head.results.clear()
+            if head.results:
+                self.turn_chunks -= len(head.results)
+                for item in head.results:
+                    self.put(item)
+                head.results.clear()
             if not head.done:
                 break
             slots.popleft()
             if head.error is not None:
                 self.end(head.error)
                 break
-        self._end_if_done()
+        if not slots and not self.out:
+            self._end_if_done()
 
     def _end_if_done(self) -> None:
         if not self.slots and not self.out and not self.ended:

@@ -233,7 +233,8 @@ class Pool:
                 if turns is not None:
                     turns.give()
                 engine.lock.acquire()
-            stage.caller.draw(me.name, began, elapsed)
+            if engine.timeline is not None:
+                stage.caller.draw(me.name, began, elapsed)
             self.finish(stage, call, me, elapsed, cpu, queued)
             del call
             self.ready.tell()
