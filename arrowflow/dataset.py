@@ -383,7 +383,7 @@ class Dataset:
             format: Type of the function's argument, as in `map`.
             columns: The columns that the function reads; it sees no others.
             num_parallel_calls: Calls of the function at the same time; 1 means one at a time, in order.
-            on_error: What becomes of the rows of a call that fails, as in `map`.
+            on_error: The treatment of the rows of a call that fails, as in `map`.
             quarantine: The folder for them, as in `map`.
 
         Raises:
@@ -462,7 +462,7 @@ class Dataset:
                 the next iteration. Meanwhile a module that `fn` imports is not read again.
             keeps_rows: Declares that `fn` returns as many rows as it gets, which is checked. So `num_rows`, `len()` and
                 the total of a progress bar stay known.
-            on_error: What happens where a call fails, or returns another table than declared. `"raise"` ends the run.
+            on_error: The treatment of calls that fail, or return another table than declared. `"raise"` ends the run.
                 `"skip"` leaves out all rows of the call, a piece or a batch; `map_rows` leaves out single rows. They are
                 counted in `stats()` and `explain()`, and a line of the logger `arrowflow` says so at the end.
                 `"quarantine"` also writes them to a folder. By default `Options.on_error` decides. A crash of a worker
@@ -536,7 +536,7 @@ class Dataset:
             num_parallel_calls: Pieces that are worked on at the same time; 1 means one row at a time, in order.
             executor: `"process"` works on pieces in worker processes, as for `map`: several times as fast on as many
                 cores.
-            on_error: What happens where `fn` fails for a row, or returns values of other types than `schema`. `"raise"`
+            on_error: The treatment of rows for which `fn` fails, or returns values of other types than `schema`. `"raise"`
                 delivers the rows before it, and raises. `"skip"` leaves the row out, and `"quarantine"` also writes it
                 to a folder, as for `map`. Without `schema`, values of a wrong type cannot be told from right ones, and
                 raise.
@@ -1117,10 +1117,10 @@ class Dataset:
             lanes: How many lanes there are, a divisor of the batch size and a multiple of `world_size`. It decides the
                 rows of each batch. By default the largest divisor of the batch size up to 16, or up to 8 where the windows
                 of a `shuffle` would have less than 100 rows.
-            equal_steps: What to do where only a run tells how many rows each lane has, as after `filter`: `"drop"` ends
-                with the last whole batch of the first lane that ends. Whole plans do not need it.
-            coordinator: What the processes agree by where they stop, with `equal_steps="drop"` in such a plan, and compare
-                their epochs by: a process group of `torch.distributed`, or an object with a method `all_min(numbers)`.
+            equal_steps: The end of an epoch where only a run tells how many rows each lane has, as after `filter`:
+                `"drop"` ends with the last whole batch of the first lane that ends. Whole plans do not need it.
+            coordinator: The means by which processes agree on the last step, with `equal_steps="drop"` in such a
+                plan, and compare their epochs: a process group of `torch.distributed`, or an object with a method `all_min(numbers)`.
                 By default the default group, if it is initialised; then "drop" is the default, too. They agree in
                 `next()` before each 64 steps; leave the loop at the same step in all of them.
 

@@ -20,7 +20,7 @@ AUTOTUNE: Final = -1
 """Lets the library choose; the default of every `num_parallel_calls`, like `tf.data.AUTOTUNE`."""
 
 OnError = Literal["raise", "skip", "quarantine"]
-"""What becomes of bad rows."""
+"""The treatment of bad rows."""
 
 MAX_SIZE: Final = (1 << 63) - 1
 """The largest number of rows or bytes that NumPy and Arrow can count."""
@@ -87,7 +87,7 @@ class Options(Settings):
             function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
         retries: How often a read of a file that is not local is tried again after a failure that may pass: a time-out, a
             connection that broke, HTTP 429 or 5xx, too few bytes. Each range of bytes counts by itself. The waits between
-            tries grow, and are drawn at random. What another try would meet again, as 403 and 404, raises at once.
+            tries grow, and are drawn at random. Failures that another try would meet again, such as 403 and 404, raise at once.
             `Iterator.stats` counts retries. Default: 10.
         retry_deadline_seconds: Seconds that such a read may take with all its retries. Default: 60.
         hedge_seconds: Seconds after which a request of such a read is made a second time, beside the first one; the answer
@@ -101,7 +101,7 @@ class Options(Settings):
             0, as in `{0: range(1200, 1210)}`. The other steps keep their batches and numbers, also after a resume. A state
             that was taken without can be loaded, if `with_options` is the last call. All processes that train together
             leave out the same steps. Default: none.
-        on_error: What readers, and `map`, `map_rows` and `filter` with functions, do with bad rows where they are not told
+        on_error: The treatment of bad rows by readers, and by `map`, `map_rows` and `filter` with functions, if not set
             by an `on_error` of their own: `"raise"`, `"skip"` or `"quarantine"`. Default: `"raise"`.
         quarantine: The folder, or its URL, that bad rows are written to with `on_error="quarantine"`.
 

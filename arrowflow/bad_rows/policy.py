@@ -1,4 +1,4 @@
-"""What becomes of bad rows, how many there were, and the search for them where only a trial tells."""
+"""The treatment of bad rows, their number, and the search for them where only a trial tells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from arrowflow.options import OnError, ResolvedOptions, check_on_error
 
 
 class LeftOut(NamedTuple):
-    """What was left out.
+    """The bad rows that were left out.
 
     Attributes:
         rows: How many rows, as far as that is known.
@@ -38,7 +38,7 @@ NO_BAD_ROWS: Final = LeftOut()
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of the bad rows of an operator. The default is what its pipeline says.
+    """The treatment of an operator's bad rows. The default is what its pipeline says.
 
     Attributes:
         on_error: `raise`, `skip` or `quarantine`; None for what the options of the pipeline say.
@@ -89,7 +89,7 @@ def first_bad(
     Args:
         count: How many rows there are.
         check: Raises if one of the rows from a number on, and before another one, is bad.
-        error: What it raised for all of them.
+        error: The error that it raised for all of them.
     """
     good, tried = 0, count
     while tried - good > 1:

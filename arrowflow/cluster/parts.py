@@ -1,7 +1,7 @@
 """Record batches on their way through the object store, in parts of bounded size.
 
 A worker cuts the bytes of a large batch into parts, whatever its columns are. So no piece is larger than the store has room
-for. The consumer uses batches where they lie in the store. Those that it keeps may take a certain part of the store only. It
+for. The consumer uses batches where they lie in the store. Batches that it keeps may take a certain part of the store only. It
 copies batches beyond that, and the store frees them at once.
 """
 

@@ -175,7 +175,7 @@ class RemoteKernel(SourceKernel):
         node, options = self._node, self._options
         (work,), memory = node.inputs, node.session.engine.memory_per_worker
         ram_budget = memory if isinstance(memory, int) else options.ram_budget
-        # What differs between machines is left out: consumers on all of them send the same, and so share workers.
+        # Settings that differ between machines are left out: consumers on all of them send the same, and so share workers.
         same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
         node.session.connect(
             lambda: packed(work, same),

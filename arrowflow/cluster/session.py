@@ -42,7 +42,7 @@ class Remote:
         number: Its place among the workers.
         handle: The actor.
         starting: The promise of its `Ready`.
-        ready: What it said, once it has started.
+        ready: Its greeting, once it has started.
         cpu_seconds: CPU time of its process, as it told last.
         rows: Rows that came from it.
         ahead_seconds: By how much its clock is ahead of the consumer's, at least: less the time that the quickest piece took.
@@ -76,7 +76,7 @@ class Session:
     """The workers of one plan.
 
     Args:
-        engine: What the user asked for.
+        engine: The user's request.
     """
 
     def __init__(self, engine: RayEngine) -> None:

@@ -74,12 +74,12 @@ class Piece(NamedTuple):
     Attributes:
         parts: Record batches, or parts of one.
         ended: Whether the lane has no more rows.
-        error: What ended the lane behind the batches, as bytes of `pack_error`.
+        error: The error that ended the lane after the batches, as bytes of `pack_error`.
         cpu_seconds: CPU time of the worker's process until now.
         sent_at: The time, by the worker's clock.
         stages: The work of the run's stages since a piece told of it, a few times a second and at the end.
         bad_rows: Bad rows that were left out since the piece before: the operator, their place, and how many.
-        spans: What ran when since the piece before, by the worker's clock.
+        spans: The calls since the piece before, by the worker's clock.
     """
 
     parts: list[Part]

@@ -38,7 +38,7 @@ Span = tuple[str, tuple[int, ...], int]
 
 
 class WorkerBatch(dict[str, Any]):
-    """A dict whose tensors go to another process in one arena. What arrives there is a plain dict."""
+    """A dict whose tensors go to another process in one arena. It arrives there as a plain dict."""
 
 
 class CountedBatch:
@@ -67,7 +67,7 @@ def _counted(batch: Any, counter: EpochCounter, begun: Place) -> Any:
 
 
 def _is_reset() -> bool:
-    """Whether persistent workers begin a pass. What they had made for the pass before is received first."""
+    """Whether persistent workers begin a pass. Batches that they made for the pass before are received first."""
     frame = sys._getframe().f_back
     while frame is not None:
         if frame.f_code.co_name == "_reset" and frame.f_globals["__name__"].startswith("torch"):

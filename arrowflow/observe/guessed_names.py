@@ -81,7 +81,7 @@ OF_DATASET: Final = _each(
         "to_ddp distribute split_by_node streaming_split": "`ds.batch(n).split_by_rank(0, 1)`",
     }
 )
-"""What to write for a method that datasets do not have."""
+"""The spelling to write for a method that datasets do not have."""
 
 OF_LIBRARY: Final = _each(
     {
@@ -119,7 +119,7 @@ OF_LIBRARY: Final = _each(
         "set_options": "`ds.with_options(af.Options(seed=1))`",
     }
 )
-"""What to write for a function that the library does not have."""
+"""The spelling to write for a function that the library does not have."""
 
 
 def no_attribute(owner: object, called: str, name: str, guesses: Mapping[str, str]) -> AttributeError:

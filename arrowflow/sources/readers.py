@@ -72,7 +72,7 @@ def read(
         missing_columns: Whether files may lack columns of others, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
-        on_error: What becomes of bad rows, as in `read_parquet`, and as in `read_csv` for formats that tell single rows.
+        on_error: The treatment of bad rows, as in `read_parquet`, and as in `read_csv` for formats that tell single rows.
         quarantine: The folder for them, as in `read_parquet`.
         **options: The options of the format.
 
@@ -213,7 +213,7 @@ def read_parquet(
             file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
             reads the files instead, which costs a copy, and leaves out the decoder of Polars. By default files are
             mapped, but not on network file systems (NFS, FUSE, Lustre).
-        on_error: What becomes of row groups that cannot be decoded, or do not fit `schema`. `"raise"` ends the run, `"skip"`
+        on_error: The treatment of row groups that cannot be decoded, or do not fit `schema`. `"raise"` ends the run, `"skip"`
             leaves them out, `"quarantine"` also writes place and error to a folder; so for files, but the first, without a
             readable footer. `docs/operators.md` says more. By default `Options.on_error` decides. Failures of storage,
             and files of other columns, always raise.
@@ -367,7 +367,7 @@ def read_csv(
             start on, as compressed ones.
         num_parallel_calls: Blocks decoded at the same time.
         block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
-        on_error: What becomes of rows with a value of another type than their column, or too many or too few values, as in
+        on_error: The treatment of rows with a value of another type than their column, or too many or too few values, as in
             `read_parquet`, but row by row. `"raise"` delivers the rows before it.
         quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
@@ -517,7 +517,7 @@ def read_tfrecord(
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
         num_parallel_calls: Blocks decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
-        on_error: What becomes of records that do not fit, as in `read_csv`; behind a damaged length the rest of the file.
+        on_error: The treatment of records that do not fit, as in `read_csv`; behind a damaged length the rest of the file.
         quarantine: The folder for them.
 
     Raises:

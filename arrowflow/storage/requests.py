@@ -139,7 +139,7 @@ class Requests:
 
         Raises:
             ShortRead: The file ends before a range does.
-            Exception: Whatever the client raises.
+            Exception: The client's own errors.
         """
         client = fsspec_client(filesystem)
         if client is not None:
@@ -163,7 +163,7 @@ class Requests:
 
         Raises:
             ShortRead: It is shorter than its listing said.
-            Exception: Whatever the client raises.
+            Exception: The client's own errors.
         """
         held = self.wholes.held(path)
         if held is None or held.size != size:

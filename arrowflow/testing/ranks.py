@@ -26,7 +26,7 @@ RANKS: Final = 2
 MASK: Final = "mask"
 """The column that is false in rows that fill up the last batch."""
 REFUSED_LATE: Final = ("equal steps leave all of them out", "has no row in this repetition")
-"""What errors say that only a run finds."""
+"""The words of errors that only a run finds."""
 
 Rows = list[dict[str, Any]]
 

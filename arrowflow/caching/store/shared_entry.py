@@ -39,7 +39,7 @@ MAX_HEADS: Final = 1024
 """Footers that are fetched beside each other, and that are held."""
 
 TAIL_BYTES: Final = 64 << 10
-"""What is fetched for a footer at first."""
+"""The bytes of the first request for a footer."""
 
 TRAILER_BYTES: Final = 10
 """The end of an Arrow file: the size of its footer in four bytes, and six that are always the same."""

@@ -44,7 +44,7 @@ class Details:
         stored: The footer as it is stored, without its signature. pyarrow cannot write every footer that it can read:
             the process ends where one tells of encryption that the file does not have.
         row_groups: The row groups of the footer.
-        bounds: Which statistics of the footer can be used.
+        bounds: The statistics of the footer that can be used.
         leaves: See `Columns`. So are the next two.
         leaf_bits: See there.
         nested_leaves: See there.

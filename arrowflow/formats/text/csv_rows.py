@@ -50,7 +50,7 @@ class Lines:
         keep: Whether to tell what is wrong with them.
 
     Attributes:
-        bad: What is wrong with each line, by its number.
+        bad: The fault of each bad line, by its number.
         lacking: The fields that each line lacks; less than 0 if it has too many.
     """
 

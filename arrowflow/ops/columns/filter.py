@@ -122,7 +122,7 @@ class FilterBy(PieceOperator):
         format: The format of the batches that `fn` sees.
         columns: The only columns that `fn` reads and sees; None for all columns.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        policy: What becomes of pieces for which `fn` fails.
+        policy: The treatment of pieces for which `fn` fails.
         place: Bound: the operator's place in the plan as written.
     """
 

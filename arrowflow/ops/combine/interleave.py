@@ -153,7 +153,7 @@ class Interleave(PieceOperator):
         return False
 
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
-        """What the function opens may draw at random."""
+        """The datasets that the function opens may draw at random."""
         return SharedByEpochs.NOTHING
 
     @property

@@ -105,7 +105,7 @@ class ResultsKernel(SerialKernel):
 
     Args:
         title: The operator, with the name of its function.
-        policy: What becomes of bad rows.
+        policy: The treatment of bad rows.
         uniform: Checks that all results have one schema; None where that was declared.
     """
 
@@ -164,7 +164,7 @@ def results_specs(
     Args:
         node: The operator.
         place: Its place in the plan.
-        policy: What becomes of bad rows.
+        policy: The treatment of bad rows.
         checks: Whether the first result declares the schema.
         by_row: Whether the function is called for single rows, so that there are results in front of a bad row.
         unit: The word for what the function is called for.

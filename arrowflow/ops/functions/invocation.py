@@ -106,7 +106,7 @@ class MappingOperator(FunctionOperator):
         epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
-        policy: What becomes of bad rows; once bound, as the pipeline says.
+        policy: The treatment of bad rows; once bound, as the pipeline says.
     """
 
     seed: int | None = None

@@ -68,8 +68,8 @@ class SplitByRank(RowOperator):
         process: This process.
         how: The way to run the plan; None for parts wherever they are right. Bound: always parts.
         lanes: How many lanes there are in all processes; None until bound, unless given.
-        equal_steps: What happens where lanes end at different steps.
-        coordinator: What ranks agree by, where only a run tells how many steps they have.
+        equal_steps: The end of an epoch where lanes end at different steps.
+        coordinator: The means by which ranks agree, where only a run tells how many steps they have.
     """
 
     name: ClassVar[str] = "split_by_rank"

@@ -1,4 +1,4 @@
-"""Which files and splits of a source provably hold no row that is of use."""
+"""The files and splits of a source that provably hold no row of use."""
 
 from __future__ import annotations
 

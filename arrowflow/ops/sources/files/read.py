@@ -72,7 +72,7 @@ class Read(Operator):
         partitioning: `"hive"`, `"auto"` or None: see `partitions.py`.
         target: The `schema=` that files are cast to, or None for the first file's.
         num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
-        policy: What becomes of bad rows; once bound, as the pipeline says.
+        policy: The treatment of bad rows; once bound, as the pipeline says.
         missing_columns: `"null"` where a file may lack columns of others, else `"error"`.
         picks: Whether the user picks columns by name.
         store: Bound: the file system.
@@ -245,7 +245,7 @@ class Read(Operator):
         return merged(self.target or self.columns_of_all or self.first.schema, self.partitions)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows of all footers: reads each file's footer, but nothing else. Which rows are bad is not known."""
+        """Returns the rows of all footers: reads each file's footer, but nothing else. This does not find bad rows."""
         return None if self.policy.leaves_out else self._num_rows()
 
     def _num_rows(self) -> int:

@@ -86,7 +86,7 @@ def _decode_spec(
     assert node.store is not None and node.first is not None
     sizes = SplitSizes(node.operator, node.format, options.ram_budget)
     format, leaves_out = node.decoder(options.cpu_budget), node.policy.leaves_out
-    # Which row groups are bad must not depend on what a look at others has saved.
+    # The set of bad row groups must not depend on what a look at others has saved.
     survivors = None if leaves_out else Survivors.of(node, options.cpu_budget)
     reader = SiftingReader if leaves_out else SplitReader
     return KernelSpec(

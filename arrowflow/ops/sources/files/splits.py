@@ -57,7 +57,7 @@ class FileScan(Protocol):
 
     @property
     def leniency(self) -> Mapping[str, bool]:
-        """Which files fit its columns, as arguments of `match`."""
+        """The rule for files that fit its columns, as arguments of `match`."""
 
     @property
     def store(self) -> Store | None:
@@ -104,11 +104,11 @@ class FileScan(Protocol):
 
     @property
     def policy(self) -> Policy:
-        """What becomes of bad rows."""
+        """The treatment of bad rows."""
 
     @property
     def hints(self) -> Hints:
-        """What readers found out about bad rows."""
+        """The knowledge of readers about bad rows."""
 
     @property
     def num_parallel_calls(self) -> int | None:
