@@ -14,6 +14,7 @@ from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.formats.protocol import Format
 from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.text.lines import LinesFormat
 from arrowflow.formats.tfrecord.tfrecord import TfrecordFormat
 
 FORMATS: Final[dict[str, Format]] = {
@@ -21,6 +22,7 @@ FORMATS: Final[dict[str, Format]] = {
     "ipc": IpcFormat(),
     "csv": CsvFormat(),
     "json": JsonFormat(),
+    "text": LinesFormat(),
     "tfrecord": TfrecordFormat(),
 }
 

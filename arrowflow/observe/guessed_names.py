@@ -91,7 +91,7 @@ OF_LIBRARY: Final = _each(
         "scan_csv": "`af.read_csv(path)`",
         "scan_ndjson read_ndjson read_jsonl": "`af.read_json(path)`",
         "read_tfrecords TFRecordDataset": "`af.read_tfrecord(path)`",
-        "read_text read_lines": '`af.from_generator(lambda: ({"text": line} for line in Path(path).read_text().splitlines()))`',
+        "read_lines scan_lines TextLineDataset": "`af.read_text(path)`",
         "read_images read_files read_binary_files image_folder": "`af.list_files(path).map_rows(fn)`, where the function "
         'gets `{"path": …}`',
         "read_orc": '`af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))`',

@@ -8,6 +8,7 @@ from arrowflow.sources.readers import (
     read_ipc,
     read_json,
     read_parquet,
+    read_text,
     read_tfrecord,
 )
 
@@ -22,5 +23,6 @@ __all__ = [
     "read_ipc",
     "read_json",
     "read_parquet",
+    "read_text",
     "read_tfrecord",
 ]

