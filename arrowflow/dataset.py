@@ -60,6 +60,7 @@ from arrowflow.ops.cache.cached import cached
 from arrowflow.ops.columns.cast import Cast
 from arrowflow.ops.columns.column_program import as_given, chosen_columns, given_names
 from arrowflow.ops.columns.drop import Drop
+from arrowflow.ops.columns.decode_image import DecodeImage
 from arrowflow.ops.columns.fill_null import FillNull
 from arrowflow.ops.columns.filter import Filter
 from arrowflow.ops.columns.rename import Rename
@@ -335,6 +336,78 @@ class Dataset:
             {'x': [1.0, None], 's': ['a', '?']}
         """
         return Dataset(FillNull.of(self._plan, value))
+
+    def decode_image(
+        self,
+        column: str,
+        size: int | tuple[int, int],
+        *,
+        mode: Literal["RGB", "L"] = "RGB",
+        resize: Literal["nearest", "bilinear", "bicubic", "area", "lanczos"] = "bilinear",
+        crop: Literal["centre", "random"] | None = None,
+        flip: bool = False,
+        area: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        seed: int | None = None,
+        num_parallel_calls: int = AUTOTUNE,
+        on_error: OnError | None = None,
+        quarantine: str | PathLike[str] | None = None,
+    ) -> Dataset:
+        """Decodes a column of JPEG, PNG, WebP, BMP or TIFF images into pixels, `(height, width, channels)` of uint8.
+
+        OpenCV (extra `images`) decodes on the pipeline's threads, without the interpreter lock, and shrinks a large JPEG
+        while it decodes. EXIF orientation is applied. Null stays null. Loaders hand the column out as `(B, H, W, C)`.
+
+        Shuffle and filter before this operator, while images are still small.
+
+        Args:
+            column: The name of a column of binary, such as `image` of `af.read_images`.
+            size: Height and width in pixels, or one number for both.
+            mode: `"RGB"`, three channels; or `"L"`, one channel of grey.
+            resize: The interpolation. `"area"` averages, and is best where images become much smaller.
+            crop: The part of an image that is resized to `size`. None takes all of it, and may change its shape. `"centre"`
+                takes the largest part in the middle that has the shape of `size`. `"random"` takes a random part, as
+                `RandomResizedCrop` of torchvision.
+            flip: Whether a random half of the images is mirrored left to right.
+            area: For `crop="random"`: the least and the most share of the image that the part has.
+            ratio: For `crop="random"`: the least and the most width of the part, in parts of its height.
+            seed: The seed of random parts and flips. Each epoch draws anew; the draws do not depend on threads, or on
+                where a run was resumed. By default a seed follows from `Options.seed` and the place in the plan.
+            num_parallel_calls: Pieces that are decoded at the same time.
+            on_error: The treatment of images that cannot be decoded: `"raise"`, `"skip"` leaves the row out, `"quarantine"`
+                also writes it to a folder, as for `map`.
+            quarantine: The folder for them, as in `map`.
+
+        Raises:
+            SchemaError: The column is no binary.
+            DataError: The bytes are no image, are cut short, or announce more than 256 million pixels.
+            PlanError: An argument makes no sense.
+            MissingPackageError: OpenCV is not installed.
+
+        Example:
+            >>> import arrowflow as af, cv2, numpy as np, pyarrow as pa
+            >>> encoded = cv2.imencode(".png", np.full((20, 30, 3), 255, np.uint8))[1].tobytes()
+            >>> images = af.from_arrow(pa.table({"image": [encoded, encoded]})).decode_image("image", (8, 12))
+            >>> next(iter(images.batch(2).to_numpy()))["image"].shape
+            (2, 8, 12, 3)
+        """
+        return Dataset(
+            DecodeImage.of(
+                self._plan,
+                column,
+                size,
+                mode=mode,
+                resize=resize,
+                crop=crop,
+                flip=flip,
+                area=area,
+                ratio=ratio,
+                seed=seed,
+                num_parallel_calls=num_parallel_calls,
+                on_error=on_error,
+                quarantine=quarantine,
+            )
+        )
 
     def stack(self, *, dtype: Any = None, **groups: pl.Expr | Sequence[str | pl.Expr]) -> Dataset:
         """Joins columns into one `fixed_size_list` column, which loaders hand out as `(B, n)`.
