@@ -59,8 +59,8 @@ from arrowflow.ops.cache.cache import Cache
 from arrowflow.ops.cache.cached import cached
 from arrowflow.ops.columns.cast import Cast
 from arrowflow.ops.columns.column_program import as_given, chosen_columns, given_names
-from arrowflow.ops.columns.drop import Drop
 from arrowflow.ops.columns.decode_image import DecodeImage
+from arrowflow.ops.columns.drop import Drop
 from arrowflow.ops.columns.fill_null import FillNull
 from arrowflow.ops.columns.filter import Filter
 from arrowflow.ops.columns.rename import Rename

@@ -92,8 +92,8 @@ OF_LIBRARY: Final = _each(
         "scan_ndjson read_ndjson read_jsonl": "`af.read_json(path)`",
         "read_tfrecords TFRecordDataset": "`af.read_tfrecord(path)`",
         "read_lines scan_lines TextLineDataset": "`af.read_text(path)`",
-        "read_images read_files read_binary_files image_folder": "`af.list_files(path).map_rows(fn)`, where the function "
-        'gets `{"path": …}`',
+        "read_binary_files": "`af.read_files(path)`",
+        "image_folder ImageFolder image_dataset_from_directory": '`af.read_images(folder, labels="folder")`',
         "read_orc": '`af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))`',
         "read_delta": "`af.from_arrow(deltalake.DeltaTable(path).to_pyarrow_dataset())`",
         "read_iceberg": "`af.from_arrow(pl.scan_iceberg(path))`",

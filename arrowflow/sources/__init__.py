@@ -11,6 +11,7 @@ from arrowflow.sources.readers import (
     read_text,
     read_tfrecord,
 )
+from arrowflow.sources.whole_files import read_files, read_images
 
 __all__ = [
     "from_arrow",
@@ -20,6 +21,8 @@ __all__ = [
     "range",
     "read",
     "read_csv",
+    "read_files",
+    "read_images",
     "read_ipc",
     "read_json",
     "read_parquet",

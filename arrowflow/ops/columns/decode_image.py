@@ -7,6 +7,7 @@ piece) and the number of the row in the piece, as a `map` with a seed draws: the
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,9 @@ class DecodeImage(PieceOperator):
             raise PlanError(f"decode_image: expected the name of a column, got {shown(column)}")
         for name, value, known in ("mode", mode, MODES), ("resize", resize, RESIZES), ("crop", crop, _CROPS):
             if value not in known:
-                raise PlanError(f"decode_image: {name} is one of {', '.join(map(repr, known))}, got {shown(value)}")
+                raise PlanError(
+                    f"decode_image: {name} is one of {', '.join(map(repr, known))}, got {shown(value)}"
+                )
         decoder = ImageDecoder(
             _size(size), mode, resize, crop, bool(flip), _bounds("area", area), _bounds("ratio", ratio)
         )
@@ -176,7 +179,7 @@ class DecodeImage(PieceOperator):
         return (
             *recut_specs(self),
             call,
-            *results_specs(self, place=self.place, policy=self.policy, by_row=True),
+            *results_specs(self.name, f"{self.title}-{self.place}", policy=self.policy, by_row=True),
         )
 
 
@@ -250,7 +253,7 @@ def _views(images: pa.Array) -> list[memoryview | None]:
     _, offsets, values = images.buffers()
     ends = np.frombuffer(offsets, width)[images.offset : images.offset + len(images) + 1].tolist()
     data = memoryview(b"" if values is None else values)
-    found: list[memoryview | None] = [data[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    found: list[memoryview | None] = [data[start:end] for start, end in itertools.pairwise(ends)]
     if images.null_count:
         for row in np.flatnonzero(images.is_null().to_numpy(zero_copy_only=False)).tolist():
             found[row] = None
@@ -282,8 +285,12 @@ def pixel_type(shape: tuple[int, ...]) -> pa.DataType:
 def _size(given: Any) -> tuple[int, int]:
     values = (given, given) if isinstance(given, int) else given
     is_pair = isinstance(values, tuple | list) and len(values) == 2
-    if not is_pair or not all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values):
-        raise PlanError(f"decode_image: size is (height, width) in pixels, or one number for both, got {shown(given)}")
+    if not is_pair or not all(
+        isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values
+    ):
+        raise PlanError(
+            f"decode_image: size is (height, width) in pixels, or one number for both, got {shown(given)}"
+        )
     return (values[0], values[1])
 
 

@@ -189,7 +189,7 @@ class FilterBy(PieceOperator):
         return (
             *recut_specs(self),
             call,
-            *results_specs(self, place=self.place, policy=self.policy),
+            *results_specs(self.name, f"{self.title}-{self.place}", policy=self.policy),
         )
 
 

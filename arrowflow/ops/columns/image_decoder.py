@@ -1,17 +1,17 @@
 """`ImageDecoder`: one encoded image after the other, into pixels of one size.
 
 OpenCV decodes, resizes and turns, without the interpreter lock. It was chosen by measurement, in ms of CPU time for an image of
-500 × 375 and one of 1920 × 1080, to 224 × 224, on one core of an AMD EPYC with AVX-512 (`benchmarks/images.py`):
+500 x 375 and one of 1920 x 1080, to 224 x 224, on one core of an AMD EPYC with AVX-512:
 
-| library | 500 × 375 | 1920 × 1080 |
+| library | 500 x 375 | 1920 x 1080 |
 |---|---|---|
-| OpenCV 5.0, shrunk while it decodes | 0.71 | 5.2 |
-| OpenCV 5.0, whole | 0.85 | 9.0 |
-| simplejpeg 1.9, shrunk, resized by OpenCV | 0.99 | 6.0 |
-| Pillow 13, shrunk (`draft`) | 2.03 | 7.5 |
-| pyvips 8.18, `thumbnail_buffer` | 3.35 | 11.3 |
+| OpenCV 5.0, shrunk while it decodes where that leaves enough | 0.95 | 6.7 |
+| OpenCV 5.0, whole | 0.94 | 9.7 |
+| simplejpeg 1.9, shrunk, resized by OpenCV | 1.12 | 6.3 |
+| Pillow 13, shrunk (`draft`) | 2.46 | 7.8 |
 
-It reads JPEG, PNG, WebP, BMP and TIFF, has wheels for every Python here, and the Apache licence.
+pyvips 8.18 took 3.9 and 1.3 times as long as OpenCV. simplejpeg reads JPEG alone. OpenCV reads JPEG, PNG, WebP, BMP and
+TIFF, has wheels for every Python here, and the Apache licence.
 
 A JPEG is shrunk by 2, 4 or 8 while it is decoded (by its DCT), as long as it stays as large as the pixels that are wanted. EXIF
 orientation is applied. OpenCV fills the rest of an image that is cut short with grey, so the end of the file is looked for first.
@@ -59,6 +59,10 @@ DRAWS: Final = 2 * TRIES + 3
 """Random numbers for an image: area and shape of each try, the place of the part, and whether it is mirrored."""
 
 _JPEG: Final = b"\xff\xd8\xff"
+_END: Final = b"\xff\xd9"
+_TRAILER_BYTES: Final = 1 << 16
+"""Bytes after the end of an image among which the end is looked for."""
+
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
@@ -69,31 +73,34 @@ class Header(NamedTuple):
         width: Pixels a line, before any turn; 0 where the format is not looked into.
         height: Lines.
         is_whole: Whether the file ends as its format says.
+        shrinks: Whether it can be decoded in a smaller size, in less time.
     """
 
     width: int = 0
     height: int = 0
     is_whole: bool = True
+    shrinks: bool = False
 
 
-def header(data: bytes) -> Header:
+def header(data: memoryview) -> Header:
     """Returns what the bytes of an image say of its size and end.
 
     Example:
-        >>> header(b"GIF89a")
-        Header(width=0, height=0, is_whole=True)
+        >>> header(memoryview(b"GIF89a"))
+        Header(width=0, height=0, is_whole=True, shrinks=False)
     """
-    if data.startswith(_JPEG):
+    start = bytes(data[:24])
+    if start.startswith(_JPEG):
         return _jpeg(data)
-    if data.startswith(_PNG):
+    if start.startswith(_PNG):
         width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))
-        return Header(width, height, data.rfind(b"IEND") > 0)
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return Header(width, height, b"IEND" in bytes(data[-_TRAILER_BYTES:]))
+    if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
         return Header(is_whole=len(data) >= int.from_bytes(data[4:8], "little") + 8)
     return Header()
 
 
-def _jpeg(data: bytes) -> Header:
+def _jpeg(data: memoryview) -> Header:
     """Walks the segments up to the first scan. The end marker occurs nowhere within a scan."""
     width = height = 0
     at = 2
@@ -103,7 +110,8 @@ def _jpeg(data: bytes) -> Header:
             at += 1
             continue
         if kind == 0xDA:
-            return Header(width, height, data.rfind(b"\xff\xd9") > at)
+            is_whole = data[-2:] == _END or bytes(data).rfind(_END) > at
+            return Header(width, height, is_whole, shrinks=True)
         if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
             height, width = (int.from_bytes(data[place : place + 2], "big") for place in (at + 5, at + 7))
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
@@ -211,14 +219,18 @@ class ImageDecoder:
             DataError: The bytes are no image, or not all of one, or announce too many pixels.
         """
         cv2 = opencv()
-        known = header(bytes(data))
+        known = header(data)
         if known.width * known.height > MAX_PIXELS:
-            raise DataError(f"the image announces {known.width:,} x {known.height:,} pixels, more than {MAX_PIXELS:,}")
+            raise DataError(
+                f"the image announces {known.width:,} x {known.height:,} pixels, more than {MAX_PIXELS:,}"
+            )
         if not known.is_whole:
             raise DataError("the image is cut short")
         image = None
         try:
-            image = cv2.imdecode(np.frombuffer(data, np.uint8), self._flags(cv2, known)) if len(data) else None
+            image = (
+                cv2.imdecode(np.frombuffer(data, np.uint8), self._flags(cv2, known)) if len(data) else None
+            )
         except cv2.error as error:
             raise DataError(f"the image cannot be decoded: {error}") from error
         if image is None:
@@ -248,7 +260,7 @@ class ImageDecoder:
     def _flags(self, cv2: Any, known: Header) -> int:
         """Returns how to decode: shrunk by the most that leaves all pixels which are wanted, also if the image is turned."""
         grey = self.mode == "L"
-        if known.width and self.crop != "random":
+        if known.shrinks and self.crop != "random":
             most = min(known.width, known.height) // max(self.size)
             for factor in (8, 4, 2):
                 if most >= factor:

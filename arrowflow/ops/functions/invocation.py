@@ -211,10 +211,10 @@ class MappingOperator(FunctionOperator):
             facts=lambda: (fact + ", in worker processes" if process else fact,),
         )
         results = results_specs(
-            self,
-            place=self.place,
+            self.name,
+            f"{self.title}-{self.place}",
             policy=self.policy,
-            checks=self.types is None,
+            checked=self.fn if self.types is None else None,
             by_row=self.by_row,
             unit=unit,
         )

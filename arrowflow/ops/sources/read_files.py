@@ -109,7 +109,7 @@ class ReadFiles(ListFiles):
             numbers = {folder: number for number, folder in enumerate(sorted(set(folders)))}
             codes = tuple(map(numbers.__getitem__, folders))
             bound = dataclasses.replace(bound, label_names=tuple(numbers), codes=codes)
-        return bound.on()  # type: ignore[no-any-return]
+        return bound.on()
 
     def all_columns(self) -> pa.Schema:
         """Returns all columns, wanted or not."""
@@ -154,9 +154,12 @@ class ReadFiles(ListFiles):
         return ListFiles.of_epoch(node, epoch)
 
     def _taking(self, numbers: Sequence[int]) -> Self:
-        files, names = (tuple(values[number] for number in numbers) for values in (self.files, self.names))
-        codes = tuple(self.codes[number] for number in numbers) if self.codes else ()
-        return dataclasses.replace(self, files=files, names=names, codes=codes)
+        return dataclasses.replace(
+            self,
+            files=tuple(self.files[number] for number in numbers),
+            names=tuple(self.names[number] for number in numbers),
+            codes=tuple(self.codes[number] for number in numbers) if self.codes else (),
+        )
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[tuple[int], int] | None:
         """Returns the position of the split with this row; a `shuffle` after it gives each epoch an order of its own."""
@@ -260,18 +263,26 @@ class FileContents:
     @property
     def num_bytes(self) -> int:
         reads = self.bytes_column in self.schema.names
-        return sum(len(name) + (file.size if reads else 0) + 12 for file, name in zip(self.files, self.names, strict=True))
+        return sum(
+            len(name) + (file.size if reads else 0) + 12
+            for file, name in zip(self.files, self.names, strict=True)
+        )
 
     def slice(self, offset: int, length: int | None = None) -> FileContents:
         stop = None if length is None else offset + length
-        files, names, codes = (values[offset:stop] for values in (self.files, self.names, self.codes))
-        return dataclasses.replace(self, files=files, names=names, codes=codes)
+        return dataclasses.replace(
+            self, files=self.files[offset:stop], names=self.names[offset:stop], codes=self.codes[offset:stop]
+        )
 
     def gather(self, places: Places) -> pa.RecordBatch:
         numbers = places.tolist()
-        files, names = ([values[number] for number in numbers] for values in (self.files, self.names))
-        codes = [self.codes[number] for number in numbers] if self.codes else ()
-        return dataclasses.replace(self, files=files, names=names, codes=codes).everything()
+        taken = dataclasses.replace(
+            self,
+            files=[self.files[number] for number in numbers],
+            names=[self.names[number] for number in numbers],
+            codes=[self.codes[number] for number in numbers] if self.codes else (),
+        )
+        return taken.everything()
 
     def everything(self) -> pa.RecordBatch:
         """Returns the rows of all its files, which it reads."""
@@ -306,7 +317,7 @@ class FileContents:
                     memory[:] = np.frombuffer(self.store.fetch(file, [(0, file.size)])[0], np.uint8)
                 return
             with open(file.path, "rb", buffering=0) as stored:  # noqa: PTH123  (`Path.open` takes twice as long)
-                rest = memoryview(memory)
+                rest = memory.data
                 while len(rest) and (read := stored.readinto(rest)):
                     rest = rest[read:]
             check_unchanged(file)
