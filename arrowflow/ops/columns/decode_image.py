@@ -252,7 +252,7 @@ def _views(images: pa.Array) -> list[memoryview | None]:
     width: npt.DTypeLike = np.int64 if pa.types.is_large_binary(images.type) else np.int32
     _, offsets, values = images.buffers()
     ends = np.frombuffer(offsets, width)[images.offset : images.offset + len(images) + 1].tolist()
-    data = memoryview(b"" if values is None else values)
+    data = memoryview(b"" if values is None else values).cast("B")
     found: list[memoryview | None] = [data[start:end] for start, end in itertools.pairwise(ends)]
     if images.null_count:
         for row in np.flatnonzero(images.is_null().to_numpy(zero_copy_only=False)).tolist():

@@ -110,7 +110,7 @@ def _jpeg(data: memoryview) -> Header:
             at += 1
             continue
         if kind == 0xDA:
-            is_whole = data[-2:] == _END or bytes(data).rfind(_END) > at
+            is_whole = bytes(data[-2:]) == _END or bytes(data).rfind(_END) > at
             return Header(width, height, is_whole, shrinks=True)
         if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
             height, width = (int.from_bytes(data[place : place + 2], "big") for place in (at + 5, at + 7))
