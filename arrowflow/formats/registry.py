@@ -16,6 +16,7 @@ from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.formats.text.json import JsonFormat
 from arrowflow.formats.text.lines import LinesFormat
 from arrowflow.formats.tfrecord.tfrecord import TfrecordFormat
+from arrowflow.formats.webdataset.webdataset import WebdatasetFormat
 
 FORMATS: Final[dict[str, Format]] = {
     "parquet": ParquetFormat(),
@@ -24,6 +25,7 @@ FORMATS: Final[dict[str, Format]] = {
     "json": JsonFormat(),
     "text": LinesFormat(),
     "tfrecord": TfrecordFormat(),
+    "webdataset": WebdatasetFormat(),
 }
 
 ENTRY_POINTS: Final = "arrowflow.formats"
