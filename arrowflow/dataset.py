@@ -99,7 +99,7 @@ from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
-from arrowflow.options import AUTOTUNE, OnError, Options, check_size
+from arrowflow.options import AUTOTUNE, OnError, Options, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
@@ -152,6 +152,19 @@ class JaxArguments(LoaderArguments, total=False):
     """The arguments of `to_jax`."""
 
     sharding: jax.sharding.Sharding | None
+
+
+_USUAL: Final = {
+    "columns": None,
+    "dtypes": None,
+    "null": "error",
+    "strict_zero_copy": False,
+    "engine": None,
+    "pin_memory": False,
+    "device": None,
+    "sharding": None,
+}
+"""The values of these arguments where they are not given."""
 
 
 class Dataset:
@@ -1707,16 +1720,13 @@ class Dataset:
         self, *, lists: _Ragged, collate: Callable[[dict[str, Any]], T], **arguments: Unpack[LoaderArguments]
     ) -> Loader[T]: ...
 
+    @with_arguments(LoaderArguments, _USUAL)
     def to_numpy(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[LoaderArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of arrays, by column.
 
@@ -1761,13 +1771,7 @@ class Dataset:
             >>> next(iter(ds.to_numpy(null={"x": "mask"}, dtypes={"y": "float32"})))
             {'x': array([1, 0]), 'x_mask': array([ True, False]), 'y': array([0., 1.], dtype=float32)}
         """
-        return self._loader(
-            engine,
-            "to_numpy",
-            NumpyExport,
-            self._export_request("to_numpy", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-        )
+        return self._loader("to_numpy", NumpyExport, lists, collate, arguments)
 
     @overload
     def to_dlpack(
@@ -1783,16 +1787,13 @@ class Dataset:
         **arguments: Unpack[LoaderArguments],
     ) -> Loader[T]: ...
 
+    @with_arguments(LoaderArguments, _USUAL)
     def to_dlpack(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[LoaderArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of objects that speak DLPack, by column.
 
@@ -1819,13 +1820,7 @@ class Dataset:
             >>> [np.from_dlpack(batch["id"]).tolist() for batch in af.range(3).batch(2).to_dlpack()]
             [[0, 1], [2]]
         """
-        return self._loader(
-            engine,
-            "to_dlpack",
-            DlpackExport,
-            self._export_request("to_dlpack", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-        )
+        return self._loader("to_dlpack", DlpackExport, lists, collate, arguments)
 
     @overload
     def to_torch(
@@ -1841,18 +1836,13 @@ class Dataset:
         **arguments: Unpack[TorchArguments],
     ) -> Loader[T]: ...
 
+    @with_arguments(TorchArguments, _USUAL)
     def to_torch(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        pin_memory: bool = False,
-        device: torch.device | str | None = None,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[TorchArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of tensors, by column. Needs the extra `torch`.
 
@@ -1894,18 +1884,20 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
-        request = self._export_request(
-            "to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
+        pin_memory = arguments.get("pin_memory", False)
+        device = device_named(
+            "to_torch",
+            arguments.get("device"),
+            pin_memory=pin_memory,
+            strict_zero_copy=arguments.get("strict_zero_copy", False),
         )
-        found = device_named("to_torch", device, pin_memory=pin_memory, strict_zero_copy=strict_zero_copy)
-        if found is None:
-            return self._loader(
-                engine, "to_torch", PinnedExport if pin_memory else TorchExport, request, collate
-            )
-        if found.startswith("mps"):
-            return self._loader(engine, "to_torch", partial(MpsExport, device=found), request, collate)
-        export = partial(CudaExport, device=found)
-        return self._loader(engine, "to_torch", export, request, collate, ahead=True, arrived=Transfer.wait)
+        loader = partial(self._loader, "to_torch", resolve=torch_dtype)
+        if device is None:
+            return loader(PinnedExport if pin_memory else TorchExport, lists, collate, arguments)
+        if device.startswith("mps"):
+            return loader(partial(MpsExport, device=device), lists, collate, arguments)
+        export = partial(CudaExport, device=device)
+        return loader(export, lists, collate, arguments, ahead=True, arrived=Transfer.wait)
 
     @overload
     def to_torch_dataset(
@@ -1925,15 +1917,13 @@ class Dataset:
         **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[T]: ...
 
+    @with_arguments(ExportArguments, _USUAL)
     def to_torch_dataset(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
-        strict_zero_copy: bool = False,
+        **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[Any]:
         """Returns a `torch.utils.data.IterableDataset`, whose batches are tensors as of `to_torch`. Needs the extra `torch`.
 
@@ -1982,9 +1972,7 @@ class Dataset:
             [[0, 1], [2]]
         """
         name = "to_torch_dataset"
-        request = self._export_request(
-            name, columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
-        )
+        request = _request(name, lists, arguments, torch_dtype)
         prepares, rest = self._picked(name, request)
         in_worker: Callable[[], run.Prepared] = prepares
         alone = rewritten(self._plan, _alone)
@@ -2017,17 +2005,13 @@ class Dataset:
         self, *, lists: _Ragged, collate: Callable[[dict[str, Any]], T], **arguments: Unpack[JaxArguments]
     ) -> Loader[T]: ...
 
+    @with_arguments(JaxArguments, _USUAL)
     def to_jax(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, jax.Array]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        sharding: jax.sharding.Sharding | None = None,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[JaxArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of JAX arrays, by column. Needs the extra `jax`.
 
@@ -2062,18 +2046,13 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
+        sharding = arguments.get("sharding")
         if sharding is not None and not hasattr(sharding, "device_set"):
             raise PlanError(f"to_jax: sharding is a jax.sharding.Sharding, got {shown(sharding)}")
         if sharding is not None and lists == "ragged":
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
-        return self._loader(
-            engine,
-            "to_jax",
-            partial(JaxExport, sharding=sharding),
-            self._export_request("to_jax", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-            ahead=True,
-        )
+        export = partial(JaxExport, sharding=sharding)
+        return self._loader("to_jax", export, lists, collate, arguments, ahead=True)
 
     @overload
     def to_polars(
@@ -2113,47 +2092,24 @@ class Dataset:
             >>> [frame["id"].sum() for frame in af.range(4).batch(2).to_polars()]
             [1, 5]
         """
-        return self._loader(
-            engine,
-            "to_polars",
-            PolarsExport,
-            self._export_request("to_polars", columns, None, "error", "dense", strict_zero_copy=False),
-            collate,
-        )
-
-    def _export_request(
-        self,
-        operator: str,
-        columns: Sequence[str | pl.Expr] | pl.Expr | None,
-        dtypes: Any,
-        null: Any,
-        lists: str,
-        strict_zero_copy: bool,
-        resolve: Callable[[Any], Any] = dtype_named,
-    ) -> ExportRequest:
-        return export_request(
-            operator,
-            columns=given_names(operator, columns),
-            dtypes=dtypes,
-            null=null,
-            lists=lists,
-            strict_zero_copy=strict_zero_copy,
-            resolve=resolve,
-        )
+        arguments: LoaderArguments = {"columns": columns, "engine": engine}
+        return self._loader("to_polars", PolarsExport, "dense", collate, arguments)
 
     def _loader(
         self,
-        engine: RayEngine | None,
         name: str,
         make_export: MakeExport[Any],
-        request: ExportRequest,
+        lists: str,
         collate: Callable[[Any], Any] | None,
+        arguments: LoaderArguments,
         *,
+        resolve: Callable[[Any], Any] = dtype_named,
         ahead: bool = False,
         arrived: Callable[[Any], Any] | None = None,
     ) -> Loader[Any]:
+        engine = arguments.get("engine")
         dataset = self if engine is None else self.with_engine(engine)
-        prepares, request = dataset._picked(name, request)
+        prepares, request = dataset._picked(name, _request(name, lists, arguments, resolve))
         hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
         return Loader(prepares, self._counter(), hand_over)
 
@@ -2608,6 +2564,20 @@ def _with_schema(
         )
     # No generator, which would have ended with an error, and not raise again.
     return first.schema, itertools.chain((first,), batches)
+
+
+def _request(
+    name: str, lists: str, arguments: ExportArguments, resolve: Callable[[Any], Any] = dtype_named
+) -> ExportRequest:
+    return export_request(
+        name,
+        columns=given_names(name, arguments.get("columns")),
+        dtypes=arguments.get("dtypes"),
+        null=arguments.get("null", "error"),
+        lists=lists,
+        strict_zero_copy=arguments.get("strict_zero_copy", False),
+        resolve=resolve,
+    )
 
 
 def _hand_over(
