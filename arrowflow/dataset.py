@@ -32,7 +32,7 @@ from arrowflow import run
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
-from arrowflow.delivery import EpochCounter, Place, RecordBatches
+from arrowflow.delivery import EpochCounter, PassStart, RecordBatches
 from arrowflow.errors import ArrowflowError, PlanError, printable, shown
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
@@ -1978,7 +1978,7 @@ class Dataset:
         alone = rewritten(self._plan, _alone)
         if alone is not self._plan:
             in_worker = partial(prepared_in_worker, Dataset(alone)._picked(name, request)[0])
-        epochs = SharedEpochs(Place(self._epochs.begins.epoch), self._epochs)
+        epochs = SharedEpochs(PassStart(self._epochs.begins.epoch), self._epochs)
         return torch_dataset(prepares, in_worker, epochs, _hand_over(name, TorchExport, rest, collate))
 
     @overload
@@ -2115,7 +2115,7 @@ class Dataset:
 
     def _counter(self) -> EpochCounter:
         """Returns the counter of a new loader."""
-        return EpochCounter(Place(self._epochs.begins.epoch), dataset=self._epochs)
+        return EpochCounter(PassStart(self._epochs.begins.epoch), dataset=self._epochs)
 
     def _picked(
         self, operator: str, request: ExportRequest

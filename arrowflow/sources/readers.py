@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import Policy
+from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import FORMATS, Format, configured, find, known_names, reader_of
@@ -99,7 +99,7 @@ def read(
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
             memory_map=_memory_map(operator, memory_map),
-            policy=Policy.of(operator, on_error, quarantine),
+            policy=BadRowPolicy.of(operator, on_error, quarantine),
             picks=columns is not None,
         )
     )
