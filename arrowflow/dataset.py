@@ -32,7 +32,7 @@ from arrowflow import run
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
-from arrowflow.delivery import EpochCounter, Place, RecordBatches
+from arrowflow.delivery import EpochCounter, PassStart, RecordBatches
 from arrowflow.errors import ArrowflowError, PlanError, printable, shown
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
@@ -100,7 +100,7 @@ from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
-from arrowflow.options import AUTOTUNE, OnError, Options, check_size
+from arrowflow.options import AUTOTUNE, OnError, Options, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
@@ -153,6 +153,19 @@ class JaxArguments(LoaderArguments, total=False):
     """The arguments of `to_jax`."""
 
     sharding: jax.sharding.Sharding | None
+
+
+_USUAL: Final = {
+    "columns": None,
+    "dtypes": None,
+    "null": "error",
+    "strict_zero_copy": False,
+    "engine": None,
+    "pin_memory": False,
+    "device": None,
+    "sharding": None,
+}
+"""The values of these arguments where they are not given."""
 
 
 class Dataset:
@@ -1780,16 +1793,13 @@ class Dataset:
         self, *, lists: _Ragged, collate: Callable[[dict[str, Any]], T], **arguments: Unpack[LoaderArguments]
     ) -> Loader[T]: ...
 
+    @with_arguments(LoaderArguments, _USUAL)
     def to_numpy(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[LoaderArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of arrays, by column.
 
@@ -1834,13 +1844,7 @@ class Dataset:
             >>> next(iter(ds.to_numpy(null={"x": "mask"}, dtypes={"y": "float32"})))
             {'x': array([1, 0]), 'x_mask': array([ True, False]), 'y': array([0., 1.], dtype=float32)}
         """
-        return self._loader(
-            engine,
-            "to_numpy",
-            NumpyExport,
-            self._export_request("to_numpy", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-        )
+        return self._loader("to_numpy", NumpyExport, lists, collate, arguments)
 
     @overload
     def to_dlpack(
@@ -1856,16 +1860,13 @@ class Dataset:
         **arguments: Unpack[LoaderArguments],
     ) -> Loader[T]: ...
 
+    @with_arguments(LoaderArguments, _USUAL)
     def to_dlpack(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[LoaderArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of objects that speak DLPack, by column.
 
@@ -1892,13 +1893,7 @@ class Dataset:
             >>> [np.from_dlpack(batch["id"]).tolist() for batch in af.range(3).batch(2).to_dlpack()]
             [[0, 1], [2]]
         """
-        return self._loader(
-            engine,
-            "to_dlpack",
-            DlpackExport,
-            self._export_request("to_dlpack", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-        )
+        return self._loader("to_dlpack", DlpackExport, lists, collate, arguments)
 
     @overload
     def to_torch(
@@ -1914,18 +1909,13 @@ class Dataset:
         **arguments: Unpack[TorchArguments],
     ) -> Loader[T]: ...
 
+    @with_arguments(TorchArguments, _USUAL)
     def to_torch(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        pin_memory: bool = False,
-        device: torch.device | str | None = None,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[TorchArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of tensors, by column. Needs the extra `torch`.
 
@@ -1967,18 +1957,20 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
-        request = self._export_request(
-            "to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
+        pin_memory = arguments.get("pin_memory", False)
+        device = device_named(
+            "to_torch",
+            arguments.get("device"),
+            pin_memory=pin_memory,
+            strict_zero_copy=arguments.get("strict_zero_copy", False),
         )
-        found = device_named("to_torch", device, pin_memory=pin_memory, strict_zero_copy=strict_zero_copy)
-        if found is None:
-            return self._loader(
-                engine, "to_torch", PinnedExport if pin_memory else TorchExport, request, collate
-            )
-        if found.startswith("mps"):
-            return self._loader(engine, "to_torch", partial(MpsExport, device=found), request, collate)
-        export = partial(CudaExport, device=found)
-        return self._loader(engine, "to_torch", export, request, collate, ahead=True, arrived=Transfer.wait)
+        loader = partial(self._loader, "to_torch", resolve=torch_dtype)
+        if device is None:
+            return loader(PinnedExport if pin_memory else TorchExport, lists, collate, arguments)
+        if device.startswith("mps"):
+            return loader(partial(MpsExport, device=device), lists, collate, arguments)
+        export = partial(CudaExport, device=device)
+        return loader(export, lists, collate, arguments, ahead=True, arrived=Transfer.wait)
 
     @overload
     def to_torch_dataset(
@@ -1998,15 +1990,13 @@ class Dataset:
         **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[T]: ...
 
+    @with_arguments(ExportArguments, _USUAL)
     def to_torch_dataset(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
-        strict_zero_copy: bool = False,
+        **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[Any]:
         """Returns a `torch.utils.data.IterableDataset`, whose batches are tensors as of `to_torch`. Needs the extra `torch`.
 
@@ -2055,15 +2045,13 @@ class Dataset:
             [[0, 1], [2]]
         """
         name = "to_torch_dataset"
-        request = self._export_request(
-            name, columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
-        )
+        request = _request(name, lists, arguments, torch_dtype)
         prepares, rest = self._picked(name, request)
         in_worker: Callable[[], run.Prepared] = prepares
         alone = rewritten(self._plan, _alone)
         if alone is not self._plan:
             in_worker = partial(prepared_in_worker, Dataset(alone)._picked(name, request)[0])
-        epochs = SharedEpochs(Place(self._epochs.begins.epoch), self._epochs)
+        epochs = SharedEpochs(PassStart(self._epochs.begins.epoch), self._epochs)
         return torch_dataset(prepares, in_worker, epochs, _hand_over(name, TorchExport, rest, collate))
 
     @overload
@@ -2090,17 +2078,13 @@ class Dataset:
         self, *, lists: _Ragged, collate: Callable[[dict[str, Any]], T], **arguments: Unpack[JaxArguments]
     ) -> Loader[T]: ...
 
+    @with_arguments(JaxArguments, _USUAL)
     def to_jax(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, jax.Array]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        sharding: jax.sharding.Sharding | None = None,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[JaxArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of JAX arrays, by column. Needs the extra `jax`.
 
@@ -2135,18 +2119,13 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
+        sharding = arguments.get("sharding")
         if sharding is not None and not hasattr(sharding, "device_set"):
             raise PlanError(f"to_jax: sharding is a jax.sharding.Sharding, got {shown(sharding)}")
         if sharding is not None and lists == "ragged":
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
-        return self._loader(
-            engine,
-            "to_jax",
-            partial(JaxExport, sharding=sharding),
-            self._export_request("to_jax", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-            ahead=True,
-        )
+        export = partial(JaxExport, sharding=sharding)
+        return self._loader("to_jax", export, lists, collate, arguments, ahead=True)
 
     @overload
     def to_polars(
@@ -2186,53 +2165,30 @@ class Dataset:
             >>> [frame["id"].sum() for frame in af.range(4).batch(2).to_polars()]
             [1, 5]
         """
-        return self._loader(
-            engine,
-            "to_polars",
-            PolarsExport,
-            self._export_request("to_polars", columns, None, "error", "dense", strict_zero_copy=False),
-            collate,
-        )
-
-    def _export_request(
-        self,
-        operator: str,
-        columns: Sequence[str | pl.Expr] | pl.Expr | None,
-        dtypes: Any,
-        null: Any,
-        lists: str,
-        strict_zero_copy: bool,
-        resolve: Callable[[Any], Any] = dtype_named,
-    ) -> ExportRequest:
-        return export_request(
-            operator,
-            columns=given_names(operator, columns),
-            dtypes=dtypes,
-            null=null,
-            lists=lists,
-            strict_zero_copy=strict_zero_copy,
-            resolve=resolve,
-        )
+        arguments: LoaderArguments = {"columns": columns, "engine": engine}
+        return self._loader("to_polars", PolarsExport, "dense", collate, arguments)
 
     def _loader(
         self,
-        engine: RayEngine | None,
         name: str,
         make_export: MakeExport[Any],
-        request: ExportRequest,
+        lists: str,
         collate: Callable[[Any], Any] | None,
+        arguments: LoaderArguments,
         *,
+        resolve: Callable[[Any], Any] = dtype_named,
         ahead: bool = False,
         arrived: Callable[[Any], Any] | None = None,
     ) -> Loader[Any]:
+        engine = arguments.get("engine")
         dataset = self if engine is None else self.with_engine(engine)
-        prepares, request = dataset._picked(name, request)
+        prepares, request = dataset._picked(name, _request(name, lists, arguments, resolve))
         hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
         return Loader(prepares, self._counter(), hand_over)
 
     def _counter(self) -> EpochCounter:
         """Returns the counter of a new loader."""
-        return EpochCounter(Place(self._epochs.begins.epoch), dataset=self._epochs)
+        return EpochCounter(PassStart(self._epochs.begins.epoch), dataset=self._epochs)
 
     def _picked(
         self, operator: str, request: ExportRequest
@@ -2681,6 +2637,20 @@ def _with_schema(
         )
     # No generator, which would have ended with an error, and not raise again.
     return first.schema, itertools.chain((first,), batches)
+
+
+def _request(
+    name: str, lists: str, arguments: ExportArguments, resolve: Callable[[Any], Any] = dtype_named
+) -> ExportRequest:
+    return export_request(
+        name,
+        columns=given_names(name, arguments.get("columns")),
+        dtypes=arguments.get("dtypes"),
+        null=arguments.get("null", "error"),
+        lists=lists,
+        strict_zero_copy=arguments.get("strict_zero_copy", False),
+        resolve=resolve,
+    )
 
 
 def _hand_over(

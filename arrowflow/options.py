@@ -1,4 +1,4 @@
-"""`Options`: the settings of a whole pipeline, and the parsing of sizes.
+"""`Options`: the settings of a whole pipeline, the parsing of sizes, and arguments that several functions have.
 
 A field that is None was not set. `Dataset.with_options` merges: of several settings of one field the last one (the
 most downstream) wins. `Options.resolved` fills in the fields that nobody set.
@@ -9,15 +9,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from arrowflow.errors import PlanError, closest, shown
 
 AUTOTUNE: Final = -1
 """Lets the library choose; the default of every `num_parallel_calls`, like `tf.data.AUTOTUNE`."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 OnError = Literal["raise", "skip", "quarantine"]
 """The treatment of bad rows."""
@@ -300,6 +304,40 @@ def check_on_error(operator: str, on_error: object, quarantine: object) -> str |
 def parallel_calls(operator: str, value: int) -> int | None:
     """Returns a `num_parallel_calls` as nodes hold it: None for `AUTOTUNE`."""
     return None if value == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
+
+
+def with_arguments(kind: type, usual: Mapping[str, Any]) -> Callable[[_Function], _Function]:
+    """Gives a function that takes `**arguments: Unpack[kind]` the signature that `help` shows, and refuses other names.
+
+    Type checkers and editors list the arguments by `kind` itself.
+
+    Args:
+        kind: The `TypedDict`.
+        usual: The values of arguments that are not given, by name.
+    """
+
+    def decorated(function: _Function) -> _Function:
+        own = signature(function)
+        named = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=usual[name], annotation=reference.__forward_arg__)
+            for name, reference in kind.__annotations__.items()
+        ]
+        plain = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        shown = own.replace(parameters=[*plain, *named])
+
+        @wraps(function)
+        def checked(*args: Any, **arguments: Any) -> Any:
+            __tracebackhide__ = True
+            for name in arguments:
+                if name not in shown.parameters:
+                    hint = closest(name, shown.parameters, kind="arguments")
+                    raise TypeError(f"{function.__name__}() has no argument {name!r}; {hint}")
+            return function(*args, **arguments)
+
+        checked.__signature__ = shown  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorated
 
 
 def available_cpus() -> int:

@@ -6,11 +6,11 @@ of a plan are none: they always raise.
 
 from __future__ import annotations
 
-from arrowflow.bad_rows.policy import (
+from arrowflow.bad_rows.bad_row_policy import (
     BY_OPTIONS,
     NO_BAD_ROWS,
+    BadRowPolicy,
     LeftOut,
-    Policy,
     bad_among,
     first_bad,
     is_bad_data,
@@ -23,7 +23,7 @@ __all__ = [
     "NO_BAD_ROWS",
     "BadRow",
     "LeftOut",
-    "Policy",
+    "BadRowPolicy",
     "Quarantine",
     "bad_among",
     "first_bad",

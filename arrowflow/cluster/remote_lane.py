@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from arrowflow.cluster.lane_worker import Piece, Request
 from arrowflow.cluster.parts import Joined
 from arrowflow.cluster.session import Asked, Session
-from arrowflow.cluster.worker import Piece, Request
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.processes.wire import pack, unpack_error
 from arrowflow.kernels.context import Context

@@ -90,7 +90,7 @@ def configured(format: Format, options: Mapping[str, Any]) -> Format:
     known = _options(format)
     for name in options:
         if name not in known:
-            names = f"its options are {', '.join(known)}" if known else "it has no options"
+            names = closest(name, known, kind="options") if known else "it has no options"
             raise PlanError(
                 f"{reader_of(format)}: the format {format.name!r} has no option {name!r}; {names}"
             )

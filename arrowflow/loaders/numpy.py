@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from arrowflow.errors import DataError, SchemaError
-from arrowflow.interchange.memory import Roots, lock, unlocked, writable_root
 from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
+from arrowflow.interchange.writable import Roots, lock, unlocked, writable_root
 from arrowflow.loaders.export_request import Canonical, ExportRequest, requested_exports
 
 Arrays = dict[str, Any]

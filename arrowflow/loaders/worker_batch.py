@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrowflow.arenas import Inbox, Outbox, Parcel
-from arrowflow.delivery import EpochCounter, Place
+from arrowflow.delivery import EpochCounter, PassStart
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
@@ -52,14 +52,14 @@ class CountedBatch:
         begun: Where the pass began.
     """
 
-    def __init__(self, batch: Any, counter: EpochCounter, begun: Place) -> None:
+    def __init__(self, batch: Any, counter: EpochCounter, begun: PassStart) -> None:
         self._arriving = batch, counter, begun._replace(position=None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _counted, self._arriving
 
 
-def _counted(batch: Any, counter: EpochCounter, begun: Place) -> Any:
+def _counted(batch: Any, counter: EpochCounter, begun: PassStart) -> Any:
     """Counts the epoch, unless PyTorch receives the batch only to throw it away."""
     if not _is_reset():
         counter.count(begun, elsewhere=True)

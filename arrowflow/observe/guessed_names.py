@@ -91,6 +91,7 @@ OF_LIBRARY: Final = _each(
         "scan_csv": "`af.read_csv(path)`",
         "scan_ndjson read_ndjson read_jsonl": "`af.read_json(path)`",
         "read_tfrecords TFRecordDataset": "`af.read_tfrecord(path)`",
+        "WebDataset webdataset read_tar": "`af.read_webdataset(path)`",
         "read_lines scan_lines TextLineDataset": "`af.read_text(path)`",
         "read_binary_files": "`af.read_files(path)`",
         "image_folder ImageFolder image_dataset_from_directory": '`af.read_images(folder, labels="folder")`',

@@ -10,6 +10,7 @@ from arrowflow.sources.readers import (
     read_parquet,
     read_text,
     read_tfrecord,
+    read_webdataset,
 )
 from arrowflow.sources.whole_files import read_files, read_images
 
@@ -28,4 +29,5 @@ __all__ = [
     "read_parquet",
     "read_text",
     "read_tfrecord",
+    "read_webdataset",
 ]

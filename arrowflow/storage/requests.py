@@ -43,7 +43,7 @@ _BY_NAME: Final = frozenset(("s3", "gcs", "abfs"))
 """Types of `pyarrow.fs` that answer one request to open a file, and one for each read. Their handles are no more than the
 name and the size of a file, so that many threads can read by one of them."""
 
-Place = tuple[int, memoryview]
+Target = tuple[int, memoryview]
 """The offset of bytes in their file, and the memory for them."""
 
 
@@ -197,7 +197,7 @@ class Requests:
             raise SentWhole(data)
         return cast(bytes, data)
 
-    def _read(self, filesystem: Any, path: str, place: Place) -> None:
+    def _read(self, filesystem: Any, path: str, place: Target) -> None:
         """Fills memory from a native client."""
         start, memory = place
         if self.patience.hedge_seconds is None:

@@ -341,7 +341,7 @@ def test_an_entry_point_installs_a_format(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("installed")
 def test_options_of_a_format_are_checked(tmp_path: Path) -> None:
     with pytest.raises(
-        af.PlanError, match="read: the format 'records' has no option 'rows'; its options are split_rows"
+        af.PlanError, match="read: the format 'records' has no option 'rows'; did you mean 'split_rows'"
     ):
         af.read(tmp_path, format="records", rows=9)
     with pytest.raises(af.PlanError, match="split_rows is at least 1, got 0"):
@@ -351,7 +351,7 @@ def test_options_of_a_format_are_checked(tmp_path: Path) -> None:
     ):
         af.read(tmp_path, format="parquet", stored=frozenset())
     with pytest.raises(
-        af.PlanError, match="no option 'types'; its options are block_bytes, encoding, delimiter, quote_char"
+        af.PlanError, match="no option 'types'; known options: block_bytes, encoding, delimiter, quote_char"
     ):
         af.read(tmp_path, format="csv", types=SCHEMA)
     with pytest.raises(af.PlanError, match="there is no format 'record'; did you mean 'records'"):

@@ -18,7 +18,7 @@ logger = logging.getLogger("arrowflow")
 C = TypeVar("C", bound=Head)
 
 
-class Place(NamedTuple, Generic[C]):
+class ChunkPlace(NamedTuple, Generic[C]):
     """The place in an entry at which to go on.
 
     Attributes:
@@ -160,10 +160,10 @@ class StoredChunks(ABC, Generic[C]):
         self._listing = NOTHING
         self.refresh()
 
-    def find(self, position: Position) -> Place[C] | None:
+    def find(self, position: Position) -> ChunkPlace[C] | None:
         """Returns the place right after a position; None if the existing chunks do not reach it."""
         if position is None:
-            return Place(None, 0)
+            return ChunkPlace(None, 0)
         # The search also covers chunks after a gap: their rows need not be computed again.
         known = self._rows.get(position)
         rows = sorted(self._listing.names)
@@ -175,7 +175,7 @@ class StoredChunks(ABC, Generic[C]):
             chunk = self.chunk_at(row)
             start = None if chunk is None else start_in(chunk, position)
             if chunk is not None and start is not None:
-                return Place(chunk, start)
+                return ChunkPlace(chunk, start)
         return None
 
     def _glance(self, row: int) -> C | None:

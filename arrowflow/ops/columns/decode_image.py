@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, BadRow, Policy
+from arrowflow.bad_rows import BY_OPTIONS, BadRow, BadRowPolicy
 from arrowflow.errors import ArrowflowError, DataError, PlanError, SchemaError, shown
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin, Outcome
@@ -59,7 +59,7 @@ class DecodeImage(PieceOperator):
     decoder: ImageDecoder
     seed: int | None = None
     num_parallel_calls: int | None = None
-    policy: Policy = BY_OPTIONS
+    policy: BadRowPolicy = BY_OPTIONS
     place: int = dataclasses.field(default=0, compare=False)
 
     @classmethod
@@ -100,7 +100,7 @@ class DecodeImage(PieceOperator):
             decoder=decoder,
             seed=check_seed(cls.name, seed),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
-            policy=Policy.of(cls.name, on_error, quarantine),
+            policy=BadRowPolicy.of(cls.name, on_error, quarantine),
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.bad_rows import BadRow, LeftOut, Policy, is_bad_data
+from arrowflow.bad_rows import BadRow, BadRowPolicy, LeftOut, is_bad_data
 from arrowflow.errors import ArrowflowError, SchemaError
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Origin, Outcome
@@ -47,7 +47,7 @@ def _is_part(position: Position) -> bool:
 
 
 def whole(
-    policy: Policy, chunk: pa.RecordBatch, call: Callable[[], pa.RecordBatch]
+    policy: BadRowPolicy, chunk: pa.RecordBatch, call: Callable[[], pa.RecordBatch]
 ) -> pa.RecordBatch | Outcome:
     """Returns the result of a call for all rows of a chunk together; if the call fails, all of them are bad."""
     try:
@@ -93,7 +93,7 @@ class ResultsKernel(SerialKernel):
         uniform: Checks that all results have one schema; None where that was declared.
     """
 
-    def __init__(self, title: str, policy: Policy, uniform: UniformKernel | None) -> None:
+    def __init__(self, title: str, policy: BadRowPolicy, uniform: UniformKernel | None) -> None:
         self._quarantine = policy.quarantine(title)
         self._uniform = uniform
         self._before: Position = None
@@ -138,7 +138,7 @@ def results_specs(
     name: str,
     title: str,
     *,
-    policy: Policy,
+    policy: BadRowPolicy,
     checked: Callable[..., Any] | None = None,
     by_row: bool = False,
     unit: str = "piece",

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, Policy
+from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
@@ -113,7 +113,7 @@ class MappingOperator(FunctionOperator):
     epoch: bool = False
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
-    policy: Policy = BY_OPTIONS
+    policy: BadRowPolicy = BY_OPTIONS
 
     @classmethod
     def of(
@@ -145,7 +145,7 @@ class MappingOperator(FunctionOperator):
             epoch=bool(epoch),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
             executor=executor,
-            policy=Policy.of(cls.name, on_error, quarantine),
+            policy=BadRowPolicy.of(cls.name, on_error, quarantine),
             **own,
         )
 

@@ -26,7 +26,6 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.cutting import CutPosition
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.memory import Recycler
 from arrowflow.ops.batches.batch import Batch, JoinKernel
 from arrowflow.ops.cache.cache import dealt_caches
 from arrowflow.ops.combine.concatenate import Concatenate
@@ -51,6 +50,7 @@ from arrowflow.plan.shape import Inputs, Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.walk import count, post_order, rows_in_lanes
 from arrowflow.plan.widths import row_width
+from arrowflow.recycler import Recycler
 
 How = Literal["parts", "whole"]
 

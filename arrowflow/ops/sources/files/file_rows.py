@@ -11,7 +11,7 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
-from arrowflow.bad_rows import Policy
+from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.errors import ArrowflowError, PlanError
 from arrowflow.formats.protocol import Format, footer_of
 from arrowflow.ops.order.source_order import permuted
@@ -27,7 +27,7 @@ class FileRows:
     """The rows of the splits of some files. Safe to use from several threads: at worst footers are read twice."""
 
     def __init__(
-        self, operator: str, format: Format, store: Store, files: Sequence[File], policy: Policy
+        self, operator: str, format: Format, store: Store, files: Sequence[File], policy: BadRowPolicy
     ) -> None:
         self._policy = policy
         self._operator = operator

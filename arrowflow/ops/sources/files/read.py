@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, Policy
+from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr import Expr
 from arrowflow.formats import Footer, Format, arguments, match, reader_of
@@ -104,7 +104,7 @@ class Read(Operator):
     target: pa.Schema | None = None
     num_parallel_calls: int | None = None
     missing_columns: str = "error"
-    policy: Policy = BY_OPTIONS
+    policy: BadRowPolicy = BY_OPTIONS
     picks: bool = field(default=False, compare=False)
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut, Policy, is_bad_data
+from arrowflow.bad_rows import NO_BAD_ROWS, BadRowPolicy, LeftOut, is_bad_data
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.expr import Expr
 from arrowflow.formats.capabilities import Hints, Unsure
@@ -103,7 +103,7 @@ class FileScan(Protocol):
         """Whether a global `shuffle` gathers rows from the files themselves."""
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> BadRowPolicy:
         """The treatment of bad rows."""
 
     @property
@@ -124,7 +124,7 @@ class FileScan(Protocol):
         """Returns the columns of the files, and those of folders."""
 
 
-def is_no_file(error: ArrowflowError, policy: Policy) -> bool:
+def is_no_file(error: ArrowflowError, policy: BadRowPolicy) -> bool:
     """Whether a file is left out whole since its footer cannot be read. One of other columns is none that is broken."""
     return policy.leaves_out and isinstance(error, SourceError) and is_bad_data(error)
 

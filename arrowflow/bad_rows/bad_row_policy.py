@@ -37,7 +37,7 @@ NO_BAD_ROWS: Final = LeftOut()
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class BadRowPolicy:
     """The treatment of an operator's bad rows. The default is what its pipeline says.
 
     Attributes:
@@ -49,13 +49,15 @@ class Policy:
     folder: str | None = None
 
     @classmethod
-    def of(cls, operator: str, on_error: OnError | None, quarantine: str | os.PathLike[str] | None) -> Policy:
+    def of(
+        cls, operator: str, on_error: OnError | None, quarantine: str | os.PathLike[str] | None
+    ) -> BadRowPolicy:
         """Returns the policy, with arguments as users write them."""
         return cls(on_error, check_on_error(operator, on_error, quarantine))
 
-    def within(self, options: ResolvedOptions) -> Policy:
+    def within(self, options: ResolvedOptions) -> BadRowPolicy:
         """Returns the policy of an operator in a pipeline with these options."""
-        return self if self.on_error is not None else Policy(options.on_error, options.quarantine)
+        return self if self.on_error is not None else BadRowPolicy(options.on_error, options.quarantine)
 
     @property
     def leaves_out(self) -> bool:
@@ -71,7 +73,7 @@ class Policy:
         return Quarantine(self.folder, operator) if self.folder is not None else None
 
 
-BY_OPTIONS: Final = Policy()
+BY_OPTIONS: Final = BadRowPolicy()
 """The default of operators: what the options of the pipeline say."""
 
 
