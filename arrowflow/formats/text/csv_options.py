@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from arrowflow.errors import PlanError, shown
-from arrowflow.formats.text.blocks import UTF8, checked_encoding
+from arrowflow.formats.text.codings import UTF8, checked_encoding
 
 LATER_OPTIONS: Final[dict[str, Any]] = {
     "escape_char": None,

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.text.blocks import UTF8, Source, as_bytes, checked_encoding, with_codecs
+from arrowflow.formats.text.blocks import Source, as_bytes
+from arrowflow.formats.text.codings import UTF8, checked_encoding, with_codecs
 from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner
 from arrowflow.formats.text.text import Block, Layout, TextFormat
 from arrowflow.lazy import compute as pc

@@ -105,7 +105,7 @@ def walk(source: Source, max_rows: int | None = None) -> Members:
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            if not (isinstance(error, tarfile.EOFHeaderError) or (len(block) == BLOCK and not any(block))):
+            if len(block) < BLOCK or any(block):  # else it is the end mark
                 fault = f"neither a member nor the end mark is at byte {at} ({error}); the archive is cut short, or is no tar"
             break
         start = at + BLOCK

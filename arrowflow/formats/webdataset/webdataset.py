@@ -16,16 +16,8 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError, SourceError
 from arrowflow.formats.protocol import Footer, Format, Split
-from arrowflow.formats.text.blocks import (
-    UTF8,
-    Source,
-    as_bytes,
-    is_stream,
-    opened,
-    opened_bytes,
-    streamed,
-    with_codecs,
-)
+from arrowflow.formats.text.blocks import Source, as_bytes, opened, opened_bytes, streamed
+from arrowflow.formats.text.codings import UTF8, is_stream, with_codecs
 from arrowflow.formats.text.scan import Bytes
 from arrowflow.formats.types import conform
 from arrowflow.formats.webdataset.members import KEY, Ints, Members, walk
@@ -87,6 +79,7 @@ class WebdatasetFormat(Format):
     types: pa.Schema | None = field(default=None, compare=False)
 
     def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Self:
+        """See `Untyped.typed`."""
         for each in schema:
             if _parsed(each.type) is None:
                 raise SchemaError(
@@ -99,9 +92,11 @@ class WebdatasetFormat(Format):
         return self._footer(store, file, None)
 
     def footer_sample(self, store: Store, file: File) -> Footer:
+        """See `Untyped.footer_sample`."""
         return self._footer(store, file, SAMPLE_ROWS)
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """See `Untyped.holds`."""
         known = (KEY, *footer.details.members.columns)
         return [name for name in names if name in known]
 

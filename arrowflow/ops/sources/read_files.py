@@ -258,10 +258,12 @@ class FileContents:
 
     @property
     def num_rows(self) -> int:
+        """How many files they are."""
         return len(self.files)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of the wanted columns."""
         reads = self.bytes_column in self.schema.names
         return sum(
             len(name) + (file.size if reads else 0) + 12
@@ -269,12 +271,14 @@ class FileContents:
         )
 
     def slice(self, offset: int, length: int | None = None) -> FileContents:
+        """See `Rows.slice`."""
         stop = None if length is None else offset + length
         return dataclasses.replace(
             self, files=self.files[offset:stop], names=self.names[offset:stop], codes=self.codes[offset:stop]
         )
 
     def gather(self, places: Places) -> pa.RecordBatch:
+        """See `Rows.gather`."""
         numbers = places.tolist()
         taken = dataclasses.replace(
             self,
