@@ -96,7 +96,7 @@ OF_LIBRARY: Final = _each(
         "read_binary_files": "`af.read_files(path)`",
         "image_folder ImageFolder image_dataset_from_directory": '`af.read_images(folder, labels="folder")`',
         "read_orc": '`af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))`',
-        "read_delta": "`af.from_arrow(deltalake.DeltaTable(path).to_pyarrow_dataset())`",
+        "scan_delta": "`af.read_delta(path)`",
         "read_iceberg": "`af.from_arrow(pl.scan_iceberg(path))`",
         "read_lance": "`af.from_arrow(lance.dataset(path))`",
         "read_avro": "`af.from_arrow(pl.read_avro(path))`",

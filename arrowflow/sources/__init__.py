@@ -1,6 +1,7 @@
 """Sources, where datasets start: files, Arrow data, arrays, generators, numbers."""
 
 from arrowflow.sources.in_memory import from_arrow, from_generator, from_numpy, range
+from arrowflow.sources.lakes import read_delta
 from arrowflow.sources.readers import (
     list_files,
     read,
@@ -22,6 +23,7 @@ __all__ = [
     "range",
     "read",
     "read_csv",
+    "read_delta",
     "read_files",
     "read_images",
     "read_ipc",

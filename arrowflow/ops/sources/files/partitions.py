@@ -24,7 +24,7 @@ import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
 import numpy as np
@@ -65,6 +65,13 @@ class Partitions:
     bounds: Mapping[str, pa.Array]
     texts: tuple[str | None, ...]
     numbers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: pa.RecordBatch, texts: tuple[str | None, ...] = ()) -> Self:
+        """Returns columns with these values, one row a file."""
+        columns = zip(values.schema, values.columns, strict=True)
+        bounds = {field.name: _stored(array) for field, array in columns if _is_comparable(field.type)}
+        return cls(values, bounds, texts)
 
     @property
     def schema(self) -> pa.Schema:
@@ -199,8 +206,7 @@ def discover(
         return None
     fields, arrays = zip(*columns, strict=True)
     values = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
-    bounds = {field.name: _stored(array) for field, array in columns if _is_comparable(field.type)}
-    return Partitions(values, bounds, tuple(text for _, text in folders[0]))
+    return Partitions.of(values, tuple(text for _, text in folders[0]))
 
 
 def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
