@@ -51,7 +51,8 @@ def read_delta(
         >>> af.read_delta(folder, version=0).num_rows
         3
     """
-    if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
+    given: Any = version
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
         raise PlanError(f"read_delta: version is a number from 0 on, got {shown(version)}")
     return Dataset(
         ReadDelta(
