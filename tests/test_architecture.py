@@ -140,7 +140,6 @@ LONG: dict[str, str] = {
     "sources/readers.py": "one function a source, and mostly docstrings",
     "formats/text/text.py": "one protocol for both formats, and how blocks with bad rows are read",
     "executor/stages/parallel.py": "one stage, and the calls that are suspended in it",
-    "ops/sources/files/read.py": "one node, its binding, and what each rule asks of it",
     "ops/combine/interleave.py": "one operator: its node, the pieces for its turns, and its kernel",
     "state.py": "one value: how it is made, checked, compared and merged",
     "plan/node.py": "one method a question to an operator, and mostly docstrings",

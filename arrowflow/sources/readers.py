@@ -260,14 +260,14 @@ def read_parquet(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
         schema: Columns and types of all files, and of folders: a schema of pyarrow or Polars, or a mapping from
             columns to types. Columns that a file lacks are null. Columns of other types are cast; a value that would
             lose something is an error that names file, row group and row.
-        partitioning: `"hive"` makes columns of folders; None makes none. `"auto"` makes columns where files are found
-            in a directory or by a glob, unless the first file has these columns itself. Where folders make columns, a
-            file that has such a column itself is an error. Folders count from the named directory on, or from the
-            first wildcard. For a file that is named itself all folders count, with `"hive"`.
-        missing_columns: `"null"` fills columns that a file lacks with null, and takes the columns of all files: the footer
-            of each is read before the first row. `"error"` is an error for a file that lacks a column of the first one, and
-            leaves further columns out.
-        num_parallel_calls: Calls that decode at the same time.
+        partitioning: `"hive"` makes columns of folders; None makes none. `"auto"`, the default, makes columns where
+            files are found in a directory or by a glob, unless the first file has these columns itself. Where folders
+            make columns, a file that has such a column itself is an error. Folders count from the named directory on,
+            or from the first wildcard. For a file that is named itself all folders count, with `"hive"`.
+        missing_columns: `"null"` fills columns that a file lacks with null, and takes the columns of all files: the
+            footer of each is read before the first row. `"error"`, the default, is an error for a file that lacks a
+            column of the first one, and leaves further columns out.
+        num_parallel_calls: Calls that decode at the same time. Default: `af.AUTOTUNE`.
         memory_map: Whether local files are mapped into memory. The system ends a process (SIGBUS) that reads a mapped
             file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
             reads the files instead, which costs a copy, and leaves out the decoder of Polars. By default files are
@@ -347,20 +347,24 @@ def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
         delimiter: The character between fields. Default: a comma, or a tab in files that end in `.tsv` (and `.gz` and
             so on).
         quote_char: The character around texts that hold it, delimiters or line ends; inside of them it is doubled.
-            None means no quoting.
-        escape_char: The character in front of one that stands for itself, as `\\` in files of MySQL and Hive.
-        comment_prefix: The start of lines that are comments, such as `"#"`.
+            None means no quoting. Default: `"`.
+        escape_char: The character in front of one that stands for itself, as `\\` in files of MySQL and Hive. Default: none.
+        comment_prefix: The start of lines that are comments, such as `"#"`. Default: none.
         skip_rows: Lines in front of the header, or of the first row, that are left out; quotes mean nothing in them.
-        has_header: Whether the first row names the columns; else they are `column_0`, `column_1` and so on, as of Polars.
+            Default: 0.
+        has_header: Whether the first row names the columns, as by default; else they are `column_0`, `column_1` and
+            so on, as of Polars.
         column_names: Names of the columns of files that have no header.
         null_values: Texts that stand for null where they are not quoted, in text columns, too. `""` quoted is an
-            empty text.
-        decimal_point: The character before the fraction of a number; where it is a comma, `delimiter` is another one.
-        truncate_ragged_lines: Whether lines with too few fields are filled with null, and those with too many are cut.
-        encoding: The encoding of the files, such as `"cp1252"` or `"utf-16"`. Files in others than UTF-8 are read from the
-            start on, as compressed ones.
-        num_parallel_calls: Blocks decoded at the same time.
-        block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
+            empty text. Default: `""`.
+        decimal_point: The character before the fraction of a number, by default a point; where it is a comma,
+            `delimiter` is another one.
+        truncate_ragged_lines: Whether lines with too few fields are filled with null, and those with too many are
+            cut. Default: False.
+        encoding: The encoding of the files, such as `"cp1252"` or `"utf-16"`. Default: UTF-8. Files in others than
+            UTF-8 are read from the start on, as compressed ones.
+        num_parallel_calls: Blocks decoded at the same time. Default: `af.AUTOTUNE`.
+        block_bytes: Bytes of a block, which `shuffle` draws from. Default: 4 MiB. The size changes no value and no type.
         on_error: The treatment of rows with a value of another type than their column, or too many or too few values, as in
             `read_parquet`, but row by row. `"raise"` delivers the rows before it.
         quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
@@ -526,9 +530,9 @@ def read_tfrecord(paths: Paths, **arguments: Unpack[TfrecordArguments]) -> Datas
         schema: Columns and types of all files.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         missing_columns: Whether files may lack columns of others, as in `read_parquet`.
-        raw: Whether records come as they are, in one binary column `record`, which a `map` can decode.
+        raw: Whether records come as they are, in one binary column `record`, which a `map` can decode. Default: False.
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
-        num_parallel_calls: Blocks decoded at the same time.
+        num_parallel_calls: Blocks decoded at the same time. Default: `af.AUTOTUNE`.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
         on_error: The treatment of records that do not fit, as in `read_csv`; behind a damaged length the rest of the file.
         quarantine: The folder for them.

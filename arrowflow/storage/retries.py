@@ -89,10 +89,13 @@ _LOST: Final = re.compile(
 )
 """Parts of the names of exceptions by which client libraries say that a connection failed."""
 
-_CLIENTS: Final = frozenset(
-    (
+CLIENTS: Final = frozenset(
+    [
+        "adlfs",
         "aiobotocore",
         "aiohttp",
+        "aiohttp_retry",
+        "asyncio",
         "azure",
         "botocore",
         "fsspec",
@@ -100,10 +103,17 @@ _CLIENTS: Final = frozenset(
         "google",
         "http",
         "httpx",
+        "huggingface_hub",
+        "paramiko",
         "requests",
+        "s3fs",
+        "socket",
+        "ssl",
+        "urllib",
         "urllib3",
-    )
+    ]
 )
+"""Packages whose exceptions are about storage or the network."""
 
 
 class ShortRead(SourceError):
@@ -193,7 +203,7 @@ def _word_of(error: BaseException) -> str | None:
         word = next((word for pattern, word in _TEXTS if pattern.search(text)), None)
         if word is not None:
             return word
-    names = [each.__name__ for each in type(error).__mro__ if each.__module__.partition(".")[0] in _CLIENTS]
+    names = [each.__name__ for each in type(error).__mro__ if each.__module__.partition(".")[0] in CLIENTS]
     return "lost connection" if any(map(_LOST.search, names)) else None
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from arrowflow.caching.store.chunk import ChunkError, Draft, Head, Link, Name
+from arrowflow.caching.store.folder import FILLING
 from arrowflow.caching.store.listing import NOTHING, Listing
 from arrowflow.plan.position import Position
 
@@ -30,12 +33,11 @@ class ChunkPlace(NamedTuple, Generic[C]):
     start: int
 
 
-class StoredChunks(ABC, Generic[C]):
-    """The chunks of one cached plan, as they are found.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedPlan:
+    """The plan that an entry keeps, and how.
 
-    Any thread may use it: each attribute is replaced as a whole, and never changed.
-
-    Args:
+    Attributes:
         fingerprint: The identity of the plan and its sources, as hexadecimal digits.
         about: The content of `entry.json`.
         repeatable: Whether the input can go on from any position, so that single chunks are of use.
@@ -43,20 +45,28 @@ class StoredChunks(ABC, Generic[C]):
         compression: The compression of record batches, or None.
     """
 
-    def __init__(
-        self,
-        fingerprint: str,
-        about: Mapping[str, Any],
-        *,
-        repeatable: bool,
-        verify: bool,
-        compression: str | None,
-    ) -> None:
-        self.fingerprint = fingerprint
-        self._about = about
-        self._compression = compression
-        self.repeatable = repeatable
-        self._verify = verify
+    fingerprint: str
+    about: Mapping[str, Any] = field(compare=False)
+    repeatable: bool
+    verify: bool
+    compression: str | None
+
+    def filling(self) -> tuple[CachedPlan, str]:
+        """Returns the same for one pass over an input that is not repeatable, and the name of a folder of its own."""
+        folder = f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}"
+        return replace(self, repeatable=True, verify=False), folder
+
+
+class StoredChunks(ABC, Generic[C]):
+    """The chunks of one cached plan, as they are found.
+
+    Any thread may use it: each attribute is replaced as a whole, and never changed.
+    """
+
+    def __init__(self, plan: CachedPlan) -> None:
+        self._plan = plan
+        self.fingerprint = plan.fingerprint
+        self.repeatable = plan.repeatable
         self._listing = NOTHING
         self._chunks: dict[Name, C] = {}
         self._damaged: set[Name] = set()
@@ -132,7 +142,7 @@ class StoredChunks(ABC, Generic[C]):
             CacheFullError: There is no room for the chunk.
             WriteError: The chunk cannot be written.
         """
-        compression = self._compression
+        compression = self._plan.compression
         return self._write(
             Draft(first_row, before, items, schema, self.fingerprint, end=end, compression=compression)
         )
@@ -147,7 +157,7 @@ class StoredChunks(ABC, Generic[C]):
             if chunk is not None:
                 return chunk
             try:
-                return self._chunks.setdefault(name, self._open(name, verify=self._verify))
+                return self._chunks.setdefault(name, self._open(name, verify=self._plan.verify))
             except FileNotFoundError:
                 self._missing(name)
             except ChunkError as error:

@@ -32,6 +32,7 @@ from arrowflow.caching.store import folder as folders
 from arrowflow.caching.store.chunk import Chunk, Link, Name
 from arrowflow.caching.store.claim import claim
 from arrowflow.caching.store.listing import listed
+from arrowflow.caching.store.stored import CachedPlan
 from arrowflow.ops.cache import serving
 from arrowflow.storage import UNFINISHED
 from arrowflow.testing import (
@@ -226,10 +227,12 @@ def test_rows_of_two_runs_never_meet(damage: str, root: Path) -> None:
         assert len(list(root.iterdir())) == 2  # the entry, and the lock
 
 
+def plan_of(*, repeatable: bool) -> CachedPlan:
+    return CachedPlan(fingerprint="0" * 32, about={}, repeatable=repeatable, verify=True, compression=None)
+
+
 def entry_of(root: Path) -> entries.Entry:
-    return entries.Entry(
-        root.resolve(), "0" * 32, {"plan": []}, repeatable=False, verify=True, compression=None
-    )
+    return entries.Entry(root.resolve(), plan_of(repeatable=False))
 
 
 def filled(entry: entries.Entry, run: int, *, damaged: bool = False) -> list[Name]:
@@ -305,7 +308,9 @@ FORKING = """
 import os, sys
 from pathlib import Path
 from arrowflow.caching.store.entry import Entry
-entry = Entry(Path(sys.argv[1]), "0" * 32, {"plan": []}, repeatable=False, verify=True, compression=None)
+from arrowflow.caching.store.stored import CachedPlan
+plan = CachedPlan(fingerprint="0" * 32, about={"plan": []}, repeatable=False, verify=True, compression=None)
+entry = Entry(Path(sys.argv[1]), plan)
 one = entry.filling()
 child = os.fork()
 if not child:
@@ -451,7 +456,7 @@ def test_damage_is_noticed_and_computed_again(case: str, root: Path) -> None:
 def test_a_shorter_chunk_takes_the_place_of_a_damaged_one(root: Path) -> None:
     """It is looked into anew, since it may end in front of where the damaged one would have been gone on in."""
     items = [(pa.record_batch({"x": [number]}), Link(1, (number,), 0, False)) for number in range(3)]
-    found = entries.entry(str(root), "0" * 32, {}, repeatable=True, verify=True, compression=None)
+    found = entries.entry(str(root), plan_of(repeatable=True))
     assert found.claim() is not None
     longer = found.commit(0, None, items, items[0][0].schema, end=False)
     shorter = found.commit(0, None, items[:1], items[0][0].schema, end=False)
@@ -906,7 +911,7 @@ def test_who_waits_for_too_long_computes(root: Path, monkeypatch: pytest.MonkeyP
 
 def test_who_gets_on_is_waited_for(root: Path) -> None:
     """Also where nobody sees what an input that cannot be repeated has yielded before that is whole."""
-    found = entries.entry(str(root), "0" * 32, {}, repeatable=False, verify=True, compression=None)
+    found = entries.entry(str(root), plan_of(repeatable=False))
     filling, batch = found.filling(), pa.record_batch({"id": [1]})
     computed: list[int] = []
 
@@ -941,7 +946,7 @@ def test_who_gets_on_is_waited_for(root: Path) -> None:
 def test_a_chunk_that_is_written_while_an_entry_is_completed_does_not_stay(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = entries.entry(str(root), "0" * 32, {}, repeatable=True, verify=True, compression=None)
+    found = entries.entry(str(root), plan_of(repeatable=True))
     batch = pa.record_batch({"id": range(4)})
     unlink = Path.unlink
 

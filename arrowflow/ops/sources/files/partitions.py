@@ -39,6 +39,7 @@ from arrowflow.formats.protocol import Footer, Format, MayMatch, reading
 from arrowflow.formats.types import convert
 from arrowflow.interchange.enums import as_enum, enum_values
 from arrowflow.storage import File, Store
+from arrowflow.types import is_ordered
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 """The folder name that Hive, Spark and others give to rows without a value."""
@@ -70,7 +71,7 @@ class Partitions:
     def of(cls, values: pa.RecordBatch, texts: tuple[str | None, ...] = ()) -> Self:
         """Returns columns with these values, one row a file."""
         columns = zip(values.schema, values.columns, strict=True)
-        bounds = {field.name: _stored(array) for field, array in columns if _is_comparable(field.type)}
+        bounds = {field.name: _stored(array) for field, array in columns if is_ordered(field.type)}
         return cls(values, bounds, texts)
 
     @property
@@ -302,23 +303,6 @@ def _stored(column: pa.Array) -> pa.Array:
     if not pa.types.is_temporal(column.type):
         return column
     return column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
-
-
-def _is_comparable(type: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_float32,
-        pa.types.is_float64,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_decimal128,
-        pa.types.is_date32,
-        pa.types.is_timestamp,
-    )
-    return any(test(type) for test in tests)
 
 
 def traced(
