@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
-_VARINTS: Final = (4, 5, 6)
+_VARINTS: Final = frozenset((4, 5, 6))
+_BOOLEANS: Final = (1, 2)
 _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
 
 
@@ -34,30 +35,9 @@ def fields(data: bytes, at: int) -> Iterator[Field]:
             value, at = varint(data, at)
             number = value >> 1 ^ -(value & 1)
         kind = header & 15
-        end = _skip(data, at, kind)
+        end = passed(data, at, kind)
         yield Field(number, kind, at, end)
         at = end
-
-
-def _skip(data: bytes, at: int, kind: int) -> int:
-    """Returns the end of the value that starts at `at`."""
-    if kind in _FIXED_BYTES:
-        return at + _FIXED_BYTES[kind]
-    if kind in _VARINTS:
-        return varint(data, at)[1]
-    if kind == BINARY:
-        size, at = varint(data, at)
-        return at + size
-    if kind == LIST:
-        count, element, at = list_header(data, at)
-        for _ in range(count):
-            at = at + 1 if element in (1, 2) else _skip(data, at, element)
-        return at
-    if kind == STRUCT:
-        for field in fields(data, at):
-            at = field.end
-        return at + 1
-    raise ValueError(f"a Parquet footer has no Thrift type {kind}")
 
 
 def header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
@@ -72,13 +52,30 @@ def header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
 
 
 def passed(data: bytes, at: int, kind: int) -> int:
-    """Returns the end of a value: that of a structure without a look at each of its fields."""
+    """Returns the end of the value that starts at `at`."""
+    if kind == STRUCT:
+        return _passed_struct(data, at)
     if kind in _VARINTS:
         while data[at] > 127:
             at += 1
         return at + 1
-    if kind != STRUCT:
-        return _skip(data, at, kind)
+    if kind == BINARY:
+        size, at = varint(data, at)
+        return at + size
+    if kind == LIST:
+        count, element, at = list_header(data, at)
+        if element in _BOOLEANS:
+            return at + count
+        for _ in range(count):
+            at = passed(data, at, element)
+        return at
+    if kind in _FIXED_BYTES:
+        return at + _FIXED_BYTES[kind]
+    raise ValueError(f"a Parquet footer has no Thrift type {kind}")
+
+
+def _passed_struct(data: bytes, at: int) -> int:
+    """Returns the end of the structure that starts at `at`, without a look at each of its fields."""
     depth = 1
     while depth:
         found = data[at]
@@ -96,7 +93,7 @@ def passed(data: bytes, at: int, kind: int) -> int:
         elif kind == STRUCT:
             depth += 1
         else:
-            at = _skip(data, at, kind)
+            at = passed(data, at, kind)
     return at
 
 
