@@ -1611,7 +1611,8 @@ class Dataset:
                 Change the key when the functions change.
             compression: Compressed chunks take less space; every epoch decodes them into new memory.
             spill: A folder for rows that do not fit into memory; without a path only.
-            on_full: `"error"` raises when the disk is full; `"bypass"` lets the run go on without caching.
+            on_full: `"error"` raises when the disk is full, or nothing can be written there; `"bypass"` lets the run go on
+                without caching.
             verify: `"first"` looks at the checksum of each chunk when this process first maps the chunk, and of an object
                 store's whenever it is fetched; `"never"` does not.
             storage_options: Arguments of the client of an object store: those of fsspec's, and for `s3://` also those of
@@ -1622,7 +1623,7 @@ class Dataset:
             MissingPackageError: The client of the address is not installed; when the plan is bound.
             BudgetError: The rows cached in memory exceed `Options.ram_budget`; in `next()`.
             FingerprintError: A function or source cannot be fingerprinted; when the plan is bound. Give `key=`.
-            CacheFullError: The disk is full; in `next()`.
+            CacheFullError: The disk is full, or nothing can be written there; in `next()`.
             WriteError: The folder or the store cannot be written, or the store has no conditional puts; in `next()`,
                 before a row is computed.
 

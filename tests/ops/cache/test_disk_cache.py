@@ -546,24 +546,40 @@ def test_a_full_disk_is_an_error_or_ends_the_caching(root: Path, monkeypatch: py
     assert ids(ds.cache(root)) == list(range(60))
 
 
-@pytest.mark.parametrize("filled", [0, 2])
-def test_a_file_system_that_can_only_be_read(
-    root: Path, monkeypatch: pytest.MonkeyPatch, filled: int
+@pytest.mark.parametrize(
+    "number", [errno.EACCES, errno.EPERM, errno.EROFS], ids=lambda number: errno.errorcode[number]
+)
+@pytest.mark.parametrize("filled", [0, 2, 99], ids=["new", "half there", "complete"])
+def test_a_folder_that_can_only_be_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int, filled: int
 ) -> None:
-    """Where the entry is new, and where it is half there: its rows come from it, and the others from the input."""
+    """What the entry has comes from it, and the other rows from the input; nothing is changed there."""
     ds = af.range(60).with_options(SMALL).map(lambda b: b)
     with iter(ds.cache(root)) as iterator:
         for _ in range(filled):
-            next(iterator)
+            if next(iterator, None) is None:
+                break
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
 
-    def refuses(*args: Any, **kwargs: Any) -> Any:
-        raise OSError(errno.EROFS, "Read-only file system")
+    def refuses(call: str) -> Callable[..., Any]:
+        real = getattr(os, call)
 
-    for name in ("make_folder", "claim", "write_chunk"):
-        monkeypatch.setattr(entries, name, refuses)
-    with pytest.raises(af.CacheFullError, match="the file system can only be read"):
-        ds.cache(root).to_table()
+        def run(path: Any, *args: Any, **kwargs: Any) -> Any:
+            writes = call != "open" or (args and args[0] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+            if writes and str(path).startswith(str(root)):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path, *args, **kwargs)
+
+        return run
+
+    for call in ("open", "mkdir", "rename", "unlink", "rmdir", "utime"):
+        monkeypatch.setattr(os, call, refuses(call))
+    if filled < 99:
+        with pytest.raises(af.CacheFullError, match=r"write there|only be read.*on_full"):
+            ds.cache(root).to_table()
     assert ids(ds.cache(root, on_full="bypass")) == list(range(60))
+    monkeypatch.undo()
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
 NUMBERS_OF_ROWS = pa.schema([("x", pa.int64())])
