@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import logging
-import os
 import pickle
-import subprocess
 import sys
-import textwrap
 import types
 import warnings
+from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,9 @@ from arrowflow.loaders import torch_dataset
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from tests.loaders.frameworks import plain
 from tests.loaders.torch_plans import PLANS, delivered
+from tests.warm import Server, close_cached
 
 pytestmark = [pytest.mark.torch]
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_SECONDS = 100
 STEPS = 16
 
 
@@ -430,7 +428,7 @@ def test_the_count_leaves_no_file() -> None:
 # ---------------------------------------------------------------- workers in processes
 
 PRELUDE = """
-import itertools, json, multiprocessing, sys, warnings
+import gc, itertools, json, multiprocessing, os, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 from torch.utils.data import DataLoader
@@ -443,17 +441,26 @@ def dataset():
 
 def loader(found, workers, **options):
     return DataLoader(found, batch_size=None, num_workers=workers, **options)
+
+gc.freeze()
 """
+
+
+@functools.cache
+def server() -> Server:
+    return Server(PRELUDE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    close_cached(server)
 
 
 def run(script: str) -> None:
     """Runs a script in a process of its own, which has run no pipeline: that may be forked."""
-    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=DEADLINE_SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    status, _, errors = server().run(script)
+    assert status == 0, errors
 
 
 def test_forked_workers_deliver_the_batches_of_to_torch(data: Any) -> None:
