@@ -199,6 +199,7 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
 def test_the_check_would_see_pandas(folder: Path) -> None:
     found = run("import pandas\nwants_no_pandas('the test itself')\n", folder)

@@ -463,6 +463,7 @@ def run(script: str) -> None:
     assert status == 0, errors
 
 
+@pytest.mark.slow
 def test_forked_workers_deliver_the_batches_of_to_torch(data: Any) -> None:
     run("""
     found = {}
@@ -480,6 +481,7 @@ def test_forked_workers_deliver_the_batches_of_to_torch(data: Any) -> None:
     """)
 
 
+@pytest.mark.slow
 def test_forked_workers_count_epochs(data: Any) -> None:
     """PyTorch would warn of a length that is too small."""
     run("""
@@ -518,6 +520,7 @@ def test_forked_workers_count_epochs(data: Any) -> None:
     """)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here")
 def test_forked_workers_do_not_wait_for_threads_that_are_not_there(data: Any) -> None:
     """Of Polars, which starts them where a schema is asked for; who needs none of them goes on."""
@@ -540,6 +543,7 @@ def test_forked_workers_do_not_wait_for_threads_that_are_not_there(data: Any) ->
     """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_are_not_forked(method: str, data: Any) -> None:
     """This process runs pipelines, too."""
@@ -587,6 +591,7 @@ def check(found):
 """
 
 
+@pytest.mark.slow
 def test_stateful_data_loaders_go_on_with_the_next_batch(data: Any) -> None:
     """Also where the last batch was taken (16), or nobody asked after the end (17)."""
     pytest.importorskip("torchdata", reason="torchdata is not installed")
@@ -605,6 +610,7 @@ check(found)
     )
 
 
+@pytest.mark.slow
 def test_states_of_stateful_data_loaders_go_on_with_any_number_of_workers(data: Any) -> None:
     """`StatefulDataLoader` refuses a state of other workers, so the dataset loads it."""
     pytest.importorskip("torchdata", reason="torchdata is not installed")

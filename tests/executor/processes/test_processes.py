@@ -51,6 +51,7 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.testing import assert_same_batches, batches_of
 from tests.ops.tables import ALL_TYPES, NUMBERS, refused
 
+pytestmark = pytest.mark.versions
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 30.0
 PIECES = af.Options(max_chunk_rows=3)
@@ -231,6 +232,7 @@ def test_a_pipeline_inside_of_a_function() -> None:
     assert in_workers(af.range(4), fn).to_table()["id"].to_pylist() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_a_function_prints_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
     def talks(batch: pa.RecordBatch) -> pa.RecordBatch:
         print("seen", batch.num_rows)  # noqa: T201, what is tested
@@ -244,6 +246,7 @@ def test_what_a_function_prints_is_seen(capfd: pytest.CaptureFixture[str]) -> No
 # ---------------------------------------------------------------------------------- how many, how long
 
 
+@pytest.mark.slow
 def test_calls_in_flight_stay_within_the_budget() -> None:
     children.dismiss()
     one = numbers(60).with_options(af.Options(cpu_budget=1))
@@ -267,6 +270,7 @@ def test_workers_are_used_again_until_they_were_idle_for_long(monkeypatch: pytes
         os.kill(first, 0)
 
 
+@pytest.mark.slow
 def test_workers_see_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def told(batch: pa.RecordBatch) -> pa.RecordBatch:
         assert hash("text") == hash_of_text

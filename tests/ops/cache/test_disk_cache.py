@@ -865,6 +865,8 @@ def committed(root: Path) -> set[int]:
     return {row for name in names if name for row in range(name.first_row, name.first_row + name.num_rows)}
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 def test_a_run_that_is_killed_anywhere_is_gone_on_with(tmp_path: Path) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
     done: set[int] = set()
