@@ -45,6 +45,7 @@ from arrowflow.testing import (
     raising,
     waiting,
 )
+from tests import warm
 from tests.ops.cache.cases import CASES, SMALL, Log, endless_at_first
 from tests.ops.tables import ALL_TYPES, NUMBERS, ids, rows_of, stands_for_all, write_shards
 
@@ -322,9 +323,8 @@ print(one.folder.is_dir())
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_child_that_ends_leaves_what_its_parent_is_filling(root: Path) -> None:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, str(root)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert ran.stdout == "True\n", ran.stderr
+    status, out, errors = warm.plain().run(FORKING, str(root))
+    assert (status, out) == (0, "True\n"), errors
     assert list(root.glob("*.filling-*")) == []  # which its own end has removed
 
 
@@ -886,6 +886,8 @@ def committed(root: Path) -> set[int]:
     return {row for name in names if name for row in range(name.first_row, name.first_row + name.num_rows)}
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 def test_a_run_that_is_killed_anywhere_is_gone_on_with(tmp_path: Path) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
     done: set[int] = set()
