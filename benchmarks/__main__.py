@@ -38,6 +38,7 @@ NAMES = (
     "processes",
     "row_functions",
     "literals",
+    "kernels",
     "handover",
     "torch_wide",
     "beside",

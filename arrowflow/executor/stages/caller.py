@@ -193,7 +193,7 @@ class ParallelCaller(Caller):
             self._locate(chunk.error, origin)
         if source is not None and chunk is source.chunk:
             call.results.append(Item(chunk, position, source.ticket, origin))
-            call.buffers.append(())
+            call.buffers.append({})
         else:
             call.results.append(Item(chunk, position, None, origin))
             call.buffers.append(buffers_of(chunk))

@@ -110,8 +110,8 @@ class SerialCaller(Caller):
                 self.iterator = None
             else:
                 # A kernel that made a new chunk leaves its charging to the queue.
-                buffers = buffers_of(item.chunk) if item.ticket is None else ()
-                self._new_bytes += sum(size for _, size in buffers)
+                buffers = buffers_of(item.chunk) if item.ticket is None else {}
+                self._new_bytes += sum(buffers.values())
                 self.results.append((item, buffers))
         elif self.kernel.done:
             return False
