@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from arrowflow.executor.stages.base import Look
+from arrowflow.executor.stages.base import Blocked, Look
 from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.physical.stage import Chain
@@ -55,7 +55,7 @@ def test_streams_without_room_are_looked_at_again_when_bytes_are_released() -> N
     engine.ledger.reserve(396 * SIZE)
     engine.settle()
     ready = engine.pool.ready
-    blocked = list(ready._lacks_bytes)
+    blocked = {stage.stream for stage in stages_of(engine) if isinstance(stage.look(), Blocked)}
     assert len(blocked) >= 3, "all inputs but the first"
     engine.ledger.unreserve(396 * SIZE)
     ready.find(1.0)
