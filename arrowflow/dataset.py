@@ -464,8 +464,7 @@ class Dataset:
 
         Args:
             *predicates: Expressions, or one function that gets a record batch and returns one boolean per row. The
-                booleans come as an array of NumPy or pyarrow, or as a Polars Series. Of a class each worker makes an
-                instance in each epoch, and calls the instance.
+                booleans come as an array of NumPy or pyarrow, or as a Polars Series. A class is used as in `map`.
             format: Type of the function's argument, as in `map`.
             columns: The columns that the function reads; it sees no others.
             num_parallel_calls: Calls of the function at the same time; 1 means one at a time, in order.
@@ -522,11 +521,12 @@ class Dataset:
         Args:
             fn: Gets a record batch and returns one, in the type that `format` names. Returned memory that `fn` could
                 write again, such as an array that it keeps, is copied. Of a class, as many instances are made as calls
-                run at once, and called: the place for things that are costly to load. A call may run on another thread
-                than the one before, so what belongs to one thread, such as a connection of `sqlite3`, is made in the
-                call. `functools.partial` gives the class arguments. An instance belongs to one operator and lives for one
-                iteration over the dataset. So each epoch makes new instances, but the repetitions of a later `repeat` share
-                them.
+                run at once, and called: the place for things that are costly to load. Each instance has a thread of its
+                own, on which it is made and called, so that it may hold what belongs to one thread, such as a connection
+                of `sqlite3`. `functools.partial` gives the class arguments. An instance belongs to one operator and lives
+                for one iteration over the dataset. So each epoch makes new instances, but the repetitions of a later
+                `repeat` share them. If an instance has a method `close`, that is called on its thread when the iteration
+                ends, also by an error; an exception of `close` is a `RuntimeWarning`.
             format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. Returned arrays of shape `(n, …)`
                 become nested `fixed_size_list`, or `fixed_shape_tensor` where `schema` says so. `"polars"`: data
                 frames.
@@ -612,7 +612,7 @@ class Dataset:
 
         Args:
             fn: Gets a row as a dict of Python values and returns another dict, or a tuple of the columns that `schema`
-                names. Of a class each worker makes an instance and calls the instance, as for `map`.
+                names. A class is used as in `map`.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
             schema: Schema of the returned rows. Without a schema the first piece decides, and `Dataset.schema` is
                 unknown.

@@ -174,10 +174,10 @@ class Consumer(Seat):
     def _run(self, stage: Queue, call: Any) -> None:
         engine, clock = self.engine, self.engine.clock
         brief = stage.calls_are_brief  # to read the CPU clock twice takes 0.8 µs
-        began, cpu = clock.now(), 0.0 if brief else clock.thread_cpu()
+        began, cpu = clock.now(), 0.0 if brief else clock.thread_cpu() + self.helped.cpu
         stage.caller.execute(call)
         elapsed = clock.now() - began
-        cpu = elapsed if brief else clock.thread_cpu() - cpu
+        cpu = elapsed if brief else clock.thread_cpu() + self.helped.cpu - cpu
         # If a call holds the lock, another thread would spare the consumer only the time that the call waits.
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
         if engine.timeline is not None:

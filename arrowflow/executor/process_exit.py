@@ -11,7 +11,7 @@ import weakref
 from arrowflow.errors import ForkError
 from arrowflow.executor.processes.pool import dismiss
 from arrowflow.executor.stages.base import Run
-from arrowflow.executor.workers.worker import Worker
+from arrowflow.executor.workers.worker import RunThread
 
 
 class _Process:
@@ -67,7 +67,7 @@ def rest_at_exit() -> None:
     A moment later Python would hold it anyway; until then it would find its run closed, and raise for nobody.
     """
     thread = threading.current_thread()
-    if _Process.exiting and thread.daemon and not isinstance(thread, Worker):
+    if _Process.exiting and thread.daemon and not isinstance(thread, RunThread):
         forever = threading.Lock()
         forever.acquire()
         forever.acquire()

@@ -22,6 +22,7 @@ from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.stages.measures import Measures
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate, Sizes
 from arrowflow.executor.workers.abandoned import Abandoned
+from arrowflow.executor.workers.instances import RunInstances
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
@@ -41,6 +42,7 @@ class Run(ABC):
         lock: Guards everything that has no other guard.
         ledger: The bytes that the run holds.
         processes: The run's side of worker processes. Any thread.
+        lender: Lends instances of classes, each with a thread of its own. Any thread.
         abandoned: Iterators of kernels that nobody will ask any more.
         consumer: Where the consumer is.
         plan: Makes the chain of a sub-plan that is only known while the run goes on. Any thread.
@@ -54,6 +56,7 @@ class Run(ABC):
     """
 
     consumer: Seat
+    lender: RunInstances
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Run(ABC):
         self.timeline = timeline
         self.lock = threading.RLock()
         self.ledger = Ledger(options.ram_budget)
-        self.processes = RunProcesses(clock)
+        self.processes = RunProcesses(clock, options.close_timeout)
         self.abandoned = Abandoned()
         self.plan = plan
         self.run_storage: dict[Any, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 from arrowflow.executor.limits import MAX_CALLS_BESIDE, WAIT_STEP_SECONDS
@@ -17,6 +17,7 @@ from arrowflow.executor.stages.serial import SerialQueue
 from arrowflow.executor.stages.unordered import UnorderedQueue
 from arrowflow.executor.workers.together import hedged, together
 from arrowflow.kernels.context import StreamHandle, SubPlan
+from arrowflow.kernels.instances import Instances
 from arrowflow.kernels.items import Claim
 from arrowflow.kernels.kinds import (
     BoundaryKernel,
@@ -82,6 +83,10 @@ class StreamContext:
         """Things that kernels keep until the run ends, by owner."""
         return self._stream.run.run_storage
 
+    def instances(self, owner: Hashable, make: Callable[[], Any], name: str) -> Instances:
+        """Returns an owner's instances, each with a thread of its own."""
+        return self._stream.run.lender.instances(owner, make, name)
+
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""
         assert self.boundary is not None
@@ -93,11 +98,11 @@ class StreamContext:
 
     def wait(self, seconds: float) -> bool:
         """Waits in short steps, since nothing can wake a thread that is in a kernel."""
-        host = self._stream.run
-        until = host.clock.now() + seconds
-        while not host.stopped and (left := until - host.clock.now()) > 0:
+        run = self._stream.run
+        until = run.clock.now() + seconds
+        while not run.stopped and (left := until - run.clock.now()) > 0:
             _NEVER.wait(min(left, WAIT_STEP_SECONDS))
-        return not host.stopped
+        return not run.stopped
 
     def retried(self, why: str) -> None:
         """Counts a read that is tried again."""
@@ -119,12 +124,12 @@ class StreamContext:
 
     def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
         """Makes a call, and once more beside it if it takes longer."""
-        host = self._stream.run
+        run = self._stream.run
 
         def told() -> None:
             self.retried("slow")
 
-        return hedged(call, seconds, told, host.slow)
+        return hedged(call, seconds, told, run.slow)
 
 
 def open_stream(stream: Stream, position: Position) -> None:

@@ -221,14 +221,16 @@ class Pool:
             if turns is not None:
                 turns.take(ahead=ahead, seconds=TURN_SECONDS)
             try:
-                began, cpu = clock.now(), clock.thread_cpu()
-                queued = me.meter.queued() if weighed else 0.0
+                helped = me.helped
+                began, cpu = clock.now(), clock.thread_cpu() + helped.cpu
+                queued = me.meter.queued() + helped.queued if weighed else 0.0
                 me.seen = (began, cpu, queued)
                 me.began = me.seen if weighed else None
                 stage.caller.execute(call)
-                cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
+                helped = me.helped
+                cpu, elapsed = clock.thread_cpu() + helped.cpu - cpu, clock.now() - began
                 if weighed:
-                    queued = me.meter.queued() - queued
+                    queued = me.meter.queued() + helped.queued - queued
             finally:
                 if turns is not None:
                     turns.give()
@@ -300,10 +302,6 @@ class Pool:
         """Notes that a worker has found nothing to do, and why."""
         self.idle.change(self.engine.clock.now(), self._free_cores, self._why_idle())
 
-    def _wakes(self) -> None:
-        """Notes that a worker looks for work, which takes a core until it rests again."""
-        self.idle.change(self.engine.clock.now(), self._free_cores - 1)
-
     @property
     def _free_cores(self) -> float:
         return self.engine.options.cpu_budget - self.tokens
@@ -326,7 +324,8 @@ class Pool:
         finally:
             self.engine.lock.acquire()
         self._arrive(me)
-        self._wakes()
+        # Who looks for work takes a core until it rests again.
+        self.idle.change(self.engine.clock.now(), self._free_cores - 1)
         if me in self._parked:
             self._parked.remove(me)
         if state is WorkerState.WATCHING and not self.engine.stopped:
@@ -365,7 +364,7 @@ class Pool:
             if not _may_wait(worker) or worker.seen is None:
                 continue
             at, cpu, queued = worker.seen
-            worker.seen = (now, worker.meter.cpu(), worker.meter.queued())
+            worker.seen = (now, *worker.used())
             free = now - at - (worker.seen[2] - queued)
             if free >= FIRST_LOOK_SECONDS / 2:
                 rates.append((worker, (worker.seen[1] - cpu) / free))
