@@ -150,10 +150,13 @@ class Stream:
         to_begin: Whether its boundary has taken nothing from it so far.
         stages: Its stages, upstream first.
         downstream_first: Its stages that workers run, in the order of looks for work.
+        last_to_wait: The stage whose calls all have to be started before the next stream may wait beside this one.
         rank: Its place in the order of looks; None while it is not scheduled. This and the next two are the ready set's.
         noted: Whether it is noted for a look.
         tokenless: Whether it is noted for a look when there is a token.
     """
+
+    last_to_wait: Queue
 
     def __init__(
         self, run: Run, chain: Chain, epoch: int, path: StageKey, boundary: Queue | None, share: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arrowflow.errors import BudgetError
 from arrowflow.executor.limits import BUDGET_MARGIN, MAX_ITEMS_PER_CALL, NEGLIGIBLE_BYTES
-from arrowflow.executor.stages.base import Look, Queue, Stream, Waits
+from arrowflow.executor.stages.base import Look, Stream, Waits
 from arrowflow.executor.stages.serial import SerialQueue
 from arrowflow.executor.stages.serial_caller import SerialCaller
 from arrowflow.kernels.kinds import BoundaryKernel
@@ -47,7 +47,7 @@ class BoundaryQueue(SerialQueue):
 
     def settle(self) -> bool:
         """Turns to the stream that the kernel wants next; closes those that have ended, which may lead to others."""
-        before, caller = self.current, self.caller
+        caller = self.caller
         if self._without_room() is not None:
             return False
         while not self.ended and not caller.holds_work and not caller.finishing:
@@ -59,12 +59,12 @@ class BoundaryQueue(SerialQueue):
             elif current.last.out:
                 break
             elif not current.last.ended:
-                if self._told_ahead is not current and _last_to_wait(current).has_begun_all:
+                if self._told_ahead is not current and current.last_to_wait.has_begun_all:
                     self._told_ahead = current
                     self.kernel.ahead()
                 if (error := self._beyond_budget(current)) is not None:
                     self._input_ended(error)
-                return self.current is not before
+                return False
             elif current.last.error is not None:
                 self._failed(current, current.last.error)
             else:
@@ -178,17 +178,3 @@ class BoundaryQueue(SerialQueue):
         """Ends the stage and drops its streams."""
         super().drop()
         self._drop_streams()
-
-
-def _last_to_wait(stream: Stream) -> Queue:
-    """Returns the stage whose calls all have to be started before the next stream may wait beside this one.
-
-    That is the last one whose calls wait, if only decoding and functions follow. A stage that collects rows would hold those
-    of two streams, and a number of calls that was asked for holds for both together.
-    """
-    for stage in reversed(stream.stages):
-        if stage.plan.cost == "waits":
-            return stage
-        if stage.plan.kind != "parallel" or stage.plan.max_calls:
-            break
-    return stream.last

@@ -143,6 +143,7 @@ def open_stream(stream: Stream, position: Position) -> None:
             context.boundary = stage
         stream.stages.append(stage)
     stream.downstream_first = stream.stages[::-1]
+    stream.last_to_wait = _last_to_wait(stream)
 
 
 def _made(stream: Stream, spec: KernelSpec, context: StreamContext) -> Kernel:
@@ -189,3 +190,17 @@ def _stage(
     if arrivals is not None:
         return UnorderedQueue(stream, index, head, stateless, tasks, arrivals)
     return ParallelQueue(stream, index, head, stateless, tasks)
+
+
+def _last_to_wait(stream: Stream) -> Queue:
+    """Returns the stage whose calls all have to be started before the next stream may wait beside this one.
+
+    That is the last one whose calls wait, if only decoding and functions follow. A stage that collects rows would hold those
+    of two streams, and a number of calls that was asked for holds for both together.
+    """
+    for stage in reversed(stream.stages):
+        if stage.plan.cost == "waits":
+            return stage
+        if stage.plan.kind != "parallel" or stage.plan.max_calls:
+            break
+    return stream.last

@@ -23,10 +23,9 @@ from collections.abc import Iterator
 
 from arrowflow.executor.failure import located
 from arrowflow.executor.seat import ConsumerState
-from arrowflow.executor.stages.base import Blocked, Done, Queue, Ready, Run, Stream, Waits
+from arrowflow.executor.stages.base import NO_TOKEN, Blocked, Done, Queue, Ready, Run, Stream, Waits
 from arrowflow.executor.stages.boundary import BoundaryQueue
 from arrowflow.executor.workers.tokens import any_fits
-from arrowflow.physical.tuning import Gate
 
 
 class ReadySet:
@@ -209,8 +208,10 @@ class ReadySet:
                 return look
             if isinstance(look, Blocked):
                 stage.refused[look.gate] += 1
-                most_bytes = max(most_bytes, look.most_bytes)
-                tokenless = tokenless or look.gate is Gate.TOKEN
+                if look.most_bytes > most_bytes:
+                    most_bytes = look.most_bytes
+                elif look is NO_TOKEN:
+                    tokenless = True
             elif isinstance(look, Done) and look.ends:
                 stage.end(look.error)
         self.lacks_token = self.lacks_token or tokenless
