@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError
 from arrowflow.expr import Expr, Program, Project, compile_steps, expand, parse_expression
-from arrowflow.interchange.to_numpy import arrays_of, column_exports
+from arrowflow.interchange.converted import arrays_of, column_exports
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import GatherKernel, chosen
 from arrowflow.kernels.items import Item, Origin

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, shown
+from arrowflow.interchange.converted import arrays_of, column_exports
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
-from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports, for_functions
+from arrowflow.interchange.to_numpy import ColumnExport, for_functions
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
