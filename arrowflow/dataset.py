@@ -464,8 +464,7 @@ class Dataset:
 
         Args:
             *predicates: Expressions, or one function that gets a record batch and returns one boolean per row. The
-                booleans come as an array of NumPy or pyarrow, or as a Polars Series. Of a class each worker makes an
-                instance in each epoch, and calls the instance.
+                booleans come as an array of NumPy or pyarrow, or as a Polars Series. A class is used as in `map`.
             format: Type of the function's argument, as in `map`.
             columns: The columns that the function reads; it sees no others.
             num_parallel_calls: Calls of the function at the same time; 1 means one at a time, in order.
@@ -522,11 +521,12 @@ class Dataset:
         Args:
             fn: Gets a record batch and returns one, in the type that `format` names. Returned memory that `fn` could
                 write again, such as an array that it keeps, is copied. Of a class, as many instances are made as calls
-                run at once, and called: the place for things that are costly to load. A call may run on another thread
-                than the one before, so what belongs to one thread, such as a connection of `sqlite3`, is made in the
-                call. `functools.partial` gives the class arguments. An instance belongs to one operator and lives for one
-                iteration over the dataset. So each epoch makes new instances, but the repetitions of a later `repeat` share
-                them.
+                run at once, and called: the place for things that are costly to load. Each instance has a thread of its
+                own, on which it is made and called, so that it may hold what belongs to one thread, such as a connection
+                of `sqlite3`. `functools.partial` gives the class arguments. An instance belongs to one operator and lives
+                for one iteration over the dataset. So each epoch makes new instances, but the repetitions of a later
+                `repeat` share them. If an instance has a method `close`, that is called on its thread when the iteration
+                ends, also by an error; an exception of `close` is a `RuntimeWarning`.
             format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. Returned arrays of shape `(n, …)`
                 become nested `fixed_size_list`, or `fixed_shape_tensor` where `schema` says so. `"polars"`: data
                 frames.
@@ -612,7 +612,7 @@ class Dataset:
 
         Args:
             fn: Gets a row as a dict of Python values and returns another dict, or a tuple of the columns that `schema`
-                names. Of a class each worker makes an instance and calls the instance, as for `map`.
+                names. A class is used as in `map`.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
             schema: Schema of the returned rows. Without a schema the first piece decides, and `Dataset.schema` is
                 unknown.
@@ -1611,7 +1611,8 @@ class Dataset:
                 Change the key when the functions change.
             compression: Compressed chunks take less space; every epoch decodes them into new memory.
             spill: A folder for rows that do not fit into memory; without a path only.
-            on_full: `"error"` raises when the disk is full; `"bypass"` lets the run go on without caching.
+            on_full: `"error"` raises when the disk is full, or nothing can be written there; `"bypass"` lets the run go on
+                without caching.
             verify: `"first"` looks at the checksum of each chunk when this process first maps the chunk, and of an object
                 store's whenever it is fetched; `"never"` does not.
             storage_options: Arguments of the client of an object store: those of fsspec's, and for `s3://` also those of
@@ -1622,7 +1623,7 @@ class Dataset:
             MissingPackageError: The client of the address is not installed; when the plan is bound.
             BudgetError: The rows cached in memory exceed `Options.ram_budget`; in `next()`.
             FingerprintError: A function or source cannot be fingerprinted; when the plan is bound. Give `key=`.
-            CacheFullError: The disk is full; in `next()`.
+            CacheFullError: The disk is full, or nothing can be written there; in `next()`.
             WriteError: The folder or the store cannot be written, or the store has no conditional puts; in `next()`,
                 before a row is computed.
 

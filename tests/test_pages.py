@@ -40,6 +40,12 @@ PACKAGES = {
 }
 
 
+def marks_of(block: str) -> list[pytest.MarkDecorator]:
+    """Returns the markers of a snippet: what imports PyTorch, and what starts processes."""
+    found = [pytest.mark.torch] if "torch" in block else []
+    return found + [pytest.mark.slow] * ('executor="process"' in block)
+
+
 def snippets() -> list[Any]:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     found = [
@@ -50,9 +56,7 @@ def snippets() -> list[Any]:
         if not block.startswith(">>>")
     ]
     return [
-        pytest.param(
-            page, block, id=f"{page}-{number}", marks=[pytest.mark.torch] if "torch" in block else []
-        )
+        pytest.param(page, block, id=f"{page}-{number}", marks=marks_of(block))
         for number, (page, block) in enumerate(found)
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from arrowflow.bad_rows import LeftOut
+from arrowflow.kernels.instances import Lender
 from arrowflow.kernels.items import Claim
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
@@ -54,7 +55,7 @@ class Elsewhere(Protocol):
         """Takes the reasons for which workers were added or given up so far."""
 
 
-class Context(Services, Protocol):
+class Context(Services, Lender, Protocol):
     """The executor gives this to a kernel that it makes. Its `Services` are for `read` and `apply`."""
 
     @property

@@ -68,6 +68,12 @@ _REFUSED: Final = re.compile(
 )
 """Words of a refusal, which another try would meet again."""
 
+_EXPIRED: Final = re.compile(
+    r"ExpiredToken|RequestExpired|[Tt]oken (?:has |is )?expired|[Cc]redentials? (?:has|have) expired"
+)
+"""What S3, Google's storage and Azure call credentials whose time is over."""
+_SILENT: Final = re.compile(r"\[Errno 22\] Bad Request$")
+"""What s3fs makes of an HTTP 400 without a reason."""
 _STATUS: Final = re.compile(r"HTTP status (?:code )?(\d{3})")
 _TEXTS: Final = (
     (re.compile(r"curlCode: 28|[Tt]imed? ?out|REQUEST_TIMEOUT|DEADLINE_EXCEEDED"), "time-out"),
@@ -145,16 +151,26 @@ def passing(error: BaseException) -> str | None:
     return next((word for each in chain if (word := _word_of(each)) is not None), None)
 
 
-def without_reason(text: str) -> str:
-    """Returns the text of a client's error, and what an HTTP 400 without a reason mostly means.
+def about_credentials(text: str) -> str:
+    """Returns the text of a client's error, and what it says of credentials.
+
+    Answers to `HEAD` have no body with a reason, and of expired credentials their status is 400.
 
     Example:
-        >>> without_reason("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-48:]
+        >>> about_credentials("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-48:]
         '(the credentials may have expired, or are wrong)'
+        >>> about_credentials("Unable to parse ExceptionName: ExpiredToken Message: The provided token has expired.")[-45:]
+        '(the credentials have expired: get new ones)'
     """
+    if _EXPIRED.search(text):
+        return f"{text} (the credentials have expired: get new ones)"
     found = _STATUS.search(text)
     is_silent = found is not None and found[1] == "400" and "AWS Error UNKNOWN" in text
-    return f"{text} (the credentials may have expired, or are wrong)" if is_silent else text
+    return (
+        f"{text} (the credentials may have expired, or are wrong)"
+        if is_silent or _SILENT.search(text)
+        else text
+    )
 
 
 def status_of(error: BaseException) -> int | None:

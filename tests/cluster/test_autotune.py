@@ -81,6 +81,7 @@ def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
     assert found == list(itertools.islice(plan.split_by_rank(0, 1), len(found)))
 
 
+@pytest.mark.slow
 def test_each_rank_has_workers_of_its_own(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank adds workers and gives them up, and the other one notices nothing."""
     monkeypatch.setattr("arrowflow.cluster.scaling.PERIOD_SECONDS", 1e9)  # no look but that of the test

@@ -34,6 +34,7 @@ from arrowflow.caching.store.folder import (
     FILLING,
     LOCK,
     MAX_TRIES,
+    UNWRITABLE,
     USED,
     make_folder,
     remove_others,
@@ -108,7 +109,8 @@ class Entry(StoredChunks[Chunk]):
         """Takes the lock, and makes the folder if need be; None if another holder has the lock.
 
         Raises:
-            WriteError: The folder cannot be written.
+            CacheFullError: There is no room for the folder, or nothing can be written there.
+            WriteError: The folder cannot be written, for another reason.
         """
         try:
             for _ in range(MAX_TRIES):
@@ -116,8 +118,10 @@ class Entry(StoredChunks[Chunk]):
                     return self._claim()
             return self._claim()
         except OSError as error:
-            if error.errno in NO_ROOM:
-                text = f"the cache in {str(self.root)!r} cannot begin, since {NO_ROOM[error.errno]} ({error}); make room, "
+            reason = (NO_ROOM | UNWRITABLE).get(error.errno or 0)
+            if reason is not None:
+                advice = "name another folder" if error.errno in UNWRITABLE else "make room"
+                text = f"the cache in {str(self.root)!r} cannot begin, since {reason} ({error}); {advice}, "
                 raise CacheFullError(text + 'or go on without: cache(path, on_full="bypass")') from error
             raise WriteError(
                 f"the cache folder {str(self.root)!r} cannot be written: {error}; name a folder that can, or cache in "

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.expr.parse.lifted import dumps, lifted, like, loads, whole
+from arrowflow.expr.parse.lifted import constant_expression, dumps, like, loads, serialised, whole
 from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
 from arrowflow.types import convert, exact_values, normalise
@@ -76,7 +76,7 @@ def serialise(expr: pl.Expr) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return lifted(expr.meta.serialize(format="json"))
+            return serialised(expr)
         except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
             raise PlanError(
                 f"the expression is not element-wise, or cannot be proven to be: Polars cannot serialise it"
@@ -334,7 +334,9 @@ def _is_constant(node: Json) -> bool:
 
 
 def _constant(node: Json) -> Literal | None:
-    expr = deserialise(dumps(node))
+    expr = constant_expression(node)
+    if expr is None:
+        expr = deserialise(dumps(node))
     try:
         series = None if expr is None else pl.select(expr).to_series()
         if series is None or series.len() != 1 or not _is_flat(series.dtype):

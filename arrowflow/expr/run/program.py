@@ -134,7 +134,7 @@ def _key(step: Step) -> Iterator[object]:
     """Yields the keys that tell steps apart: no tuples, since so many tuples would start the garbage collector."""
     if isinstance(step, Where):
         yield Where
-        yield step.predicate.digest()
+        yield step.predicate.key()
         return
     yield Project
     for name, output in step.outputs:
@@ -142,7 +142,7 @@ def _key(step: Step) -> Iterator[object]:
         yield type(output)
         if isinstance(output, Expr):
             yield output.name
-            yield output.digest()
+            yield output.key()
         elif isinstance(output, Keep):
             yield output.name
         elif isinstance(output, FillNull):

@@ -79,6 +79,11 @@ class ParquetFormat(Format):
         maps = store.is_local and store.memory_map  # as Polars does
         return "arrow+polars" if maps and polars_decoder.fits(self.num_threads) else "arrow"
 
+    @property
+    def renaming(self) -> str:
+        """See `Format.renaming`."""
+        return "from_arrow(pyarrow.parquet.ParquetFile(path).read().rename_columns([…])) names all columns by their places"
+
     def footer(self, store: Store, file: File) -> Footer:
         """See `Format.footer`: one read of the end of the file, and another one for a footer over 64 KiB."""
         tail = store.tail(file, _TAIL_BYTES)

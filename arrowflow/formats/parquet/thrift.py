@@ -94,8 +94,10 @@ def passed(data: bytes, at: int, kind: int) -> int:
         return at + size
     if kind == LIST:
         count, element, at = list_header(data, at)
+        if element in _BOOLEANS:
+            return at + count
         for _ in range(count):
-            at = at + 1 if element in _BOOLEANS else passed(data, at, element)
+            at = passed(data, at, element)
         return at
     if kind != STRUCT:
         raise ValueError(f"a Parquet footer has no Thrift type {kind}")

@@ -198,9 +198,7 @@ class FilterByKernel(StatelessKernel):
 
     def __init__(self, node: FilterBy, context: Context) -> None:
         self._policy = node.policy
-        self._function = BatchFunction(
-            node.fn, context.run_storage, node.place, format=node.format, columns=node.columns
-        )
+        self._function = BatchFunction(node.fn, context, node.place, format=node.format, columns=node.columns)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the kept rows."""

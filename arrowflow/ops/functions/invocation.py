@@ -19,6 +19,7 @@ from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
 from arrowflow.interchange.to_numpy import ColumnExport, for_functions
 from arrowflow.kernels.context import Context
+from arrowflow.kernels.instances import Lender
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -233,7 +234,7 @@ class BatchFunction:
 
     Args:
         fn: The function or class.
-        storage: The place of a class's instances: `Context.run_storage`.
+        lender: Keeps a class's instances.
         place: The operator's.
         format: The format of the argument and of the result.
         columns: The only columns that `fn` reads and sees; None for all columns.
@@ -243,14 +244,14 @@ class BatchFunction:
     def __init__(
         self,
         fn: Callable[..., Any],
-        storage: dict[Any, Any],
+        lender: Lender,
         place: int,
         *,
         format: BatchFormat,
         columns: tuple[str, ...] | None = None,
         schema: pa.Schema | None = None,
     ) -> None:
-        self._function = UserFunction(fn, storage, place)
+        self._function = UserFunction(fn, lender, place)
         self._format = format
         self._columns = None if columns is None else list(columns)
         self._schema = schema

@@ -92,7 +92,7 @@ class MapKernel(StatelessKernel):
         self._epoch = context.epoch
         self._function = BatchFunction(
             node.fn,
-            context.run_storage,
+            context,
             node.place,
             format=node.format,
             columns=node.columns,

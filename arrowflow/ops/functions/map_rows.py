@@ -94,7 +94,7 @@ class MapRowsKernel(StatelessKernel):
     def __init__(self, node: MapRows, context: Context) -> None:
         self._node = node
         self._epoch = context.epoch
-        self._function = UserFunction(node.fn, context.run_storage, node.place)
+        self._function = UserFunction(node.fn, context, node.place)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the function's results for the rows of a piece."""
@@ -104,8 +104,8 @@ class MapRowsKernel(StatelessKernel):
             chunk = chunk.select(list(node.columns))
         _check_units(chunk.schema)
         results = _Results(node, self._function.name)
-        with self._function.lent() as call:
-            results.take(chunk, call, node.more_arguments(self._epoch, origin))
+        more = node.more_arguments(self._epoch, origin)
+        self._function.lend(lambda call: results.take(chunk, call, more))
         bad = results.bad
         batch: pa.RecordBatch | None = None
         if results.numbers:

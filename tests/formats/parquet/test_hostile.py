@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from arrowflow.formats.parquet.thrift import (
     written_struct,
     written_varint,
 )
+from tests import warm
 from tests.formats.reading import open_footer
 
 READ = """
@@ -47,15 +46,9 @@ for path in sys.argv[1:]:
 
 def read_apart(*paths: Path) -> list[str]:
     """Reads files in a process of its own, each in two ways."""
-    done = subprocess.run(
-        [sys.executable, "-c", READ, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    status, out, errors = warm.plain().run(READ, *map(str, paths))
+    assert status == 0, errors
+    return out.splitlines()
 
 
 def with_footer(footer: bytes, before: bytes = b"PAR1") -> bytes:

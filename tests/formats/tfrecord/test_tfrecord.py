@@ -192,9 +192,14 @@ def test_it_keeps_the_contracts_of_a_source(tmp_path: Path, compress: Any) -> No
     for number, rows in enumerate((7, 0, 9)):
         (tmp_path / str(number)).write_bytes(compress(framed(numbers(rows))))
     schema = pa.schema({"x": pa.int64(), "y": pa.list_(pa.int64()), "z": pa.float32()})
-    check_dataset(lambda: af.read_tfrecord(tmp_path, schema=schema))
-    check_dataset(lambda: af.read_tfrecord(tmp_path, schema=schema).batch(3))
-    check_dataset(lambda: af.read_tfrecord(tmp_path, schema=schema).shuffle(4, seed=1), epochs_differ=True)
+    plain = compress is bytes
+    check_dataset(lambda: af.read_tfrecord(tmp_path, schema=schema), in_full=not plain)
+    check_dataset(lambda: af.read_tfrecord(tmp_path, schema=schema).batch(3), in_full=plain)
+    check_dataset(
+        lambda: af.read_tfrecord(tmp_path, schema=schema).shuffle(4, seed=1),
+        epochs_differ=True,
+        in_full=plain,
+    )
     assert af.read_tfrecord(tmp_path).to_table()["x"].to_pylist() == [*range(7), *range(9)]
     for start in range(17):
         rest = af.read_tfrecord(tmp_path).skip(start).take(3).to_table()
