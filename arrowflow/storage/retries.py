@@ -1,4 +1,4 @@
-"""Which failures of a storage may pass, and when a read that failed is tried again.
+"""The failures of a storage that may pass, and the times at which a failed read is tried again.
 
 A wait doubles from one try to the next, and is drawn at random, so that readers which failed together do not come back
 together. Nothing here is a part of the data: retries change neither a value nor an order.
@@ -95,10 +95,13 @@ _LOST: Final = re.compile(
 )
 """Parts of the names of exceptions by which client libraries say that a connection failed."""
 
-_CLIENTS: Final = frozenset(
-    (
+CLIENTS: Final = frozenset(
+    [
+        "adlfs",
         "aiobotocore",
         "aiohttp",
+        "aiohttp_retry",
+        "asyncio",
         "azure",
         "botocore",
         "fsspec",
@@ -106,10 +109,17 @@ _CLIENTS: Final = frozenset(
         "google",
         "http",
         "httpx",
+        "huggingface_hub",
+        "paramiko",
         "requests",
+        "s3fs",
+        "socket",
+        "ssl",
+        "urllib",
         "urllib3",
-    )
+    ]
 )
+"""Packages whose exceptions are about storage or the network."""
 
 
 class ShortRead(SourceError):
@@ -209,12 +219,12 @@ def _word_of(error: BaseException) -> str | None:
         word = next((word for pattern, word in _TEXTS if pattern.search(text)), None)
         if word is not None:
             return word
-    names = [each.__name__ for each in type(error).__mro__ if each.__module__.partition(".")[0] in _CLIENTS]
+    names = [each.__name__ for each in type(error).__mro__ if each.__module__.partition(".")[0] in CLIENTS]
     return "lost connection" if any(map(_LOST.search, names)) else None
 
 
 class Services(Protocol):
-    """What reads ask of the code that runs them: a run (`Context`), or the planning of one. Any thread; no lock held."""
+    """The questions of a read to the code that runs it: a run, or its planning. Any thread; no lock held."""
 
     def now(self) -> float:
         """Returns the time in seconds, by the clock of the run."""
@@ -291,8 +301,8 @@ class Patience:
         """Makes a request until it succeeds, or no other try may help or is allowed; then raises what it raised last.
 
         Args:
-            request: Is given the seconds that it may take. What it takes beyond them, as others on its line were before
-                it, is no part of the deadline.
+            request: Is given the seconds that it may take. Its waiting for others on the line, beyond these
+                seconds, is no part of the deadline.
             services: Where it waits, and who is told.
         """
         spent, failures = 0.0, 0

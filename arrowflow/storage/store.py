@@ -24,7 +24,7 @@ MAX_RANGE_BYTES: Final = PART_BYTES
 """Most bytes of a merged range, with the holes in it: ranges are fetched beside each other."""
 
 AHEAD_BYTES: Final = 4 << 20
-"""What is fetched at once of a file that is read from its start to its end, such as a compressed one."""
+"""The bytes of one request for a file that is read from its start to its end, such as a compressed one."""
 
 
 NO_RANGES: Final = (

@@ -18,7 +18,7 @@ from arrowflow.expr.run.foreign import run_arrow, run_polars
 from arrowflow.expr.run.numeric import Numeric
 from arrowflow.expr.run.selection import blocks, filter_arrays, fit_one_call, passing_blocks
 from arrowflow.expr.run.sinks import MaskSink
-from arrowflow.memory import Recycler
+from arrowflow.recycler import Recycler
 from arrowflow.types import Array
 
 Columns = Mapping[str, pa.Array]

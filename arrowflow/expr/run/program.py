@@ -28,7 +28,7 @@ from arrowflow.expr.compile.slots import (
 from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Project, Step, Where
 from arrowflow.expr.parse.expression import Expr, expand
 from arrowflow.expr.run.passes import Pass
-from arrowflow.memory import Recycler
+from arrowflow.recycler import Recycler
 from arrowflow.types import numpy_dtype
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.interchange.memory import unlocked
+from arrowflow.interchange.writable import unlocked
 from arrowflow.kernels.gather import OfSchema, gathered
 from arrowflow.kernels.held import join
-from arrowflow.memory import Recycler
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of
+from arrowflow.recycler import Recycler
 
 MIN_WIDTH: Final = 33
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import pickle
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -540,27 +538,6 @@ def test_a_program_runs_in_many_threads() -> None:
 def test_steps_pickle() -> None:
     for step in STEPS:
         assert pickle.loads(pickle.dumps(step)) == step
-
-
-def test_pandas_is_never_imported() -> None:
-    script = """
-import sys, polars as pl, pyarrow as pa, pyarrow.compute as pc
-from arrowflow.expr import *
-buffer = pa.py_buffer(bytes(80))
-batch = pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 10, [None, buffer])], names=["x"])
-steps = [
-    Where(parse_expression(pl.col("x") < 1, operator="t")),
-    Where(parse_expression(pc.equal(pc.field("x"), pc.field("x")), operator="t")),
-    Where(parse_expression(pc.is_null(pc.bit_wise_and(pc.field("x"), pc.field("x"))) == pc.is_null(pc.field("x")), operator="t")),
-    Project((("a", FillNull("x", 1)), ("b", parse_expression(pl.col("x").cast(pl.String), operator="t")), ("x", Keep("x")))),
-    Project((("m", Stack(("a", "x"), pa.float32())), ("b", Keep("b")), ("c", Cast("x", pa.string())))),
-]
-program = compile_steps(steps, batch.schema)
-assert program.run(batch).num_rows == 10, program.explain()
-prunable(steps[0].predicate, batch.schema)
-assert "pandas" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_scratch_memory_does_not_grow_with_the_columns() -> None:

@@ -187,6 +187,7 @@ PIPELINES: dict[str, Apply] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_other_file_systems_give_the_same_rows_and_states(
     folder: Path, elsewhere: Callable[[], af.Dataset], name: str
