@@ -94,7 +94,8 @@ class FromOneShot(FromStream):
 class StreamKernel(SourceKernel):
     """One task, the whole stream; the position is (rows read,).
 
-    The position counts rows, not record batches: the same query may cut the same rows elsewhere the next time.
+    The position counts rows, not record batches: the same query may cut the same rows elsewhere the next time. So the whole
+    stream is one split, too, and functions see the same rows in a call wherever its batches end.
     """
 
     def __init__(self, source: Any, schema: pa.Schema) -> None:
@@ -120,7 +121,9 @@ class StreamKernel(SourceKernel):
                 rows += batch.num_rows
                 left = min(rows - task.payload, batch.num_rows)
                 if left > 0:
-                    yield Made(normalised(batch.slice(batch.num_rows - left), self._schema), (rows,))
+                    yield Made(
+                        normalised(batch.slice(batch.num_rows - left), self._schema), (rows,), last=False
+                    )
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, ArrowflowError):
                 raise
