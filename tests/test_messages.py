@@ -460,7 +460,7 @@ def test_a_path_is_told_its_reader(tmp_path: Path) -> None:
     assert told(lambda: af.from_arrow(3)).endswith("got int")
 
 
-KNOWN = "parquet, ipc, csv, json, tfrecord"
+KNOWN = "parquet, ipc, csv, json, text, tfrecord, webdataset"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import pytest
 import arrowflow as af
 from arrowflow.autotune import bottleneck
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
+from arrowflow.cluster.lane_worker import Piece, Ready, Request
 from arrowflow.cluster.session import Asked, Remote, Session
-from arrowflow.cluster.worker import Piece, Ready, Request
 from tests.cluster import bad_rows
 from tests.cluster.test_on_cluster import engine, processes_of, rows_of
 from tests.ops.ranks.pipelines import BATCH, of

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.delivery import EpochCounter, Place
+from arrowflow.delivery import EpochCounter, PassStart
 from arrowflow.errors import MissingPackageError, PlanError, StateError
 from arrowflow.loaders import torch_dataset
 from arrowflow.loaders.shared_epochs import SharedEpochs
@@ -397,9 +397,9 @@ def test_workers_ask_no_coordinator(data: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_copies_count_together() -> None:
-    own = EpochCounter(Place(4))
-    epochs = SharedEpochs(Place(4), own)
-    copy = SharedEpochs(Place(), path=epochs._path)
+    own = EpochCounter(PassStart(4))
+    epochs = SharedEpochs(PassStart(4), own)
+    copy = SharedEpochs(PassStart(), path=epochs._path)
     begun = copy.begins
     assert (begun.epoch, begun.elsewhere) == (4, False)
     copy.count(begun, elsewhere=True)
@@ -411,7 +411,7 @@ def test_copies_count_together() -> None:
 
 
 def test_the_count_leaves_no_file() -> None:
-    epochs = SharedEpochs(Place(3))
+    epochs = SharedEpochs(PassStart(3))
     copy = SharedEpochs(epochs.begins, path=epochs._path)
     path = epochs._path
     del epochs

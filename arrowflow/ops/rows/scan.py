@@ -141,7 +141,7 @@ class ScanKernel(SerialKernel):
         self._state = node.initial_state
         self._function = BatchFunction(
             node.fn,
-            context.run_storage,
+            context,
             node.place,
             format=node.format,
             columns=node.columns,

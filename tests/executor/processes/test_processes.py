@@ -35,6 +35,7 @@ from arrowflow.executor.processes.wire import (
     Call,
     Failed,
     Forget,
+    Forgotten,
     Made,
     Packed,
     Surroundings,
@@ -826,12 +827,13 @@ def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
             ask(1, epoch)
         ask(2, epoch=0, split=9)
         ask(0, epoch=0)  # which is one too many
-        send(ours, Forget(1))
+        send(ours, Forget((1,)))
         ask(1, epoch=1)
         ours.shutdown(socket.SHUT_WR)
         with pytest.raises(EOFError):
             child._Server(theirs).serve(3600.0)
-        answers = [receive(ours) for _ in range(MAX_KNOWN + 7)]
+        answers = [receive(ours) for _ in range(MAX_KNOWN + 8)]
+    assert [answer for answer, _ in answers if isinstance(answer, Forgotten)] == [Forgotten(())]
     made = [read_batch(inbox, answer.parcel, fd) for answer, fd in answers if isinstance(answer, Made)]
     first = [[0, 1, 1]] * (MAX_KNOWN + 1)
     assert [batch["x"].to_pylist() for batch in made] == [*first, [0, 2, 1], [1, 1, 2], [1, 2, 2]]
@@ -859,16 +861,16 @@ def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children.dismiss()
-    processes = RunProcesses(WallClock())
+    processes = RunProcesses(WallClock(), 60.0)
     step, give_back = children.Child.call, children.give_back
 
     def ends_during(self: children.Child, *arguments: Any) -> pa.RecordBatch:
-        processes.leave()
+        processes.leave(60.0)
         return step(self, *arguments)
 
-    def ends_before(child: children.Child, now: float) -> None:
-        processes.leave()
-        give_back(child, now)
+    def ends_before(child: children.Child, now: float, seconds: float) -> list[str]:
+        processes.leave(60.0)
+        return give_back(child, now, seconds)
 
     if when == "during the call":
         monkeypatch.setattr(children.Child, "call", ends_during)
@@ -884,8 +886,8 @@ def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
 def test_messages_come_whole_or_not_at_all() -> None:
     one, other = socket.socketpair()
     with one, other:
-        send(one, Forget(3))
-        assert receive(other) == (Forget(3), None)
+        send(one, Forget((3,)))
+        assert receive(other) == (Forget((3,)), None)
         one.sendall(b"\x01")
         one.close()
         with pytest.raises(EOFError):

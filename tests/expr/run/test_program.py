@@ -263,15 +263,23 @@ def test_filters_carry_every_type(type: pa.DataType, source: Any) -> None:
     assert compile_steps([Where(expr(c("k") > 1))], batch.schema).run(batch.slice(0, 0)).num_rows == 0
 
 
-def test_filters_carry_values() -> None:
-    values = {
+@pytest.mark.parametrize("copies", [1, 12], ids=["few columns", "many columns"])
+def test_filters_carry_values(copies: int) -> None:
+    kinds = {
         "dec": pa.array([Decimal("1.50"), None, Decimal("-2.25")], pa.decimal128(38, 2)),
         "bit": pa.array([True, None, False]),
         "fsl": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2)),
         "half": pa.array(np.array([1, 2, 3], np.float16)),
-        "k": pa.array([1, 0, 1]),
+        "text": pa.array(["a", None, ""]),
+        "nested": pa.array([[[0, 0]], [[1, 1]], [[2, 2]], None], pa.list_(pa.list_(pa.int8(), 2), 1))[1:],
     }
+    values = {f"{name} {copy}": array for copy in range(copies) for name, array in kinds.items()}
+    values["k"] = pa.array([1, 0, 1])
     batch = pa.RecordBatch.from_pydict(values)
+    computed = Project((*((name, Keep(name)) for name in batch.schema.names), ("twice", expr(c("k") * 2))))
+    assert compile_steps([Where(expr(c("k") == 1)), computed], batch.schema).run(batch).column(
+        "twice"
+    ).to_pylist() == [2, 2]
     found = compile_steps([Where(expr(c("k") == 1))], batch.schema).run(batch)
     assert found.to_pydict() == {name: [array[0].as_py(), array[2].as_py()] for name, array in values.items()}
 

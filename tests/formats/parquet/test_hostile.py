@@ -214,7 +214,7 @@ def test_sound_bounds_are_used(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=1)
     _, footer = open_footer(FORMATS["parquet"], path)
-    assert [footer.details.bounds.unsound(group) for group in range(2)] == [frozenset()] * 2
+    assert [footer.details.chunks.unsound(group) for group in range(2)] == [frozenset()] * 2
 
 
 def test_a_footer_that_says_it_is_signed(tmp_path: Path) -> None:
