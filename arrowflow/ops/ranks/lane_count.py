@@ -101,7 +101,9 @@ def _cut_anew(maker: Node) -> Obstacle | None:
         if node.traits.opaque and node.batched:
             return Obstacle(node.name, f"sees batches that {maker.name} cuts anew")
         if isinstance(node, Batch) and node.mask is not None:
-            return Obstacle(node.name, f"fills up a batch that {maker.name} cuts anew", "fill up the last batches")
+            return Obstacle(
+                node.name, f"fills up a batch that {maker.name} cuts anew", "fill up the last batches"
+            )
     return None
 
 
