@@ -393,6 +393,8 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 def test_the_same_in_every_process(shards: Path) -> None:
     def run(seed: int) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
