@@ -43,7 +43,7 @@ class Spans(Protocol):
 
 
 class Elsewhere(Protocol):
-    """What other processes did for a run. Any thread."""
+    """The work of other processes for a run. Any thread."""
 
     def add(self, worker: Any) -> None:
         """Adds what a worker did since it was asked last: a `WorkerStatistics` of `physical.tuning`."""

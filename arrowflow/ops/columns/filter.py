@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, Policy
+from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import Expr, Step, Where, expand, parse_many
 from arrowflow.interchange.from_numpy import batch_from_arrays
@@ -80,7 +80,7 @@ class Filter(ColumnOperator):
                 format=format,
                 columns=given_names(cls.name, columns),
                 num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
-                policy=Policy.of(cls.name, on_error, quarantine),
+                policy=BadRowPolicy.of(cls.name, on_error, quarantine),
             )
         given = (columns, on_error, quarantine)
         if format != "arrow" or num_parallel_calls != AUTOTUNE or any(each is not None for each in given):
@@ -122,7 +122,7 @@ class FilterBy(PieceOperator):
         format: The format of the batches that `fn` sees.
         columns: The only columns that `fn` reads and sees; None for all columns.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        policy: What becomes of pieces for which `fn` fails.
+        policy: The treatment of pieces for which `fn` fails.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -133,7 +133,7 @@ class FilterBy(PieceOperator):
     format: BatchFormat = "arrow"
     columns: tuple[str, ...] | None = None
     num_parallel_calls: int | None = None
-    policy: Policy = BY_OPTIONS
+    policy: BadRowPolicy = BY_OPTIONS
     place: int = field(default=0, compare=False)
 
     @property
@@ -189,7 +189,7 @@ class FilterBy(PieceOperator):
         return (
             *recut_specs(self),
             call,
-            *results_specs(self, place=self.place, policy=self.policy),
+            *results_specs(self.name, f"{self.title}-{self.place}", policy=self.policy),
         )
 
 

@@ -33,7 +33,7 @@ from arrowflow.ops.combine.elements import (
     Element,
     ElementFunction,
     InterleavePosition,
-    Place,
+    OpenElement,
     RowsWanted,
     element_specs,
     few_elements,
@@ -153,7 +153,7 @@ class Interleave(PieceOperator):
         return False
 
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
-        """What the function opens may draw at random."""
+        """The datasets that the function opens may draw at random."""
         return SharedByEpochs.NOTHING
 
     @property
@@ -267,7 +267,7 @@ class InterleaveKernel(BoundaryKernel):
         self._input_position: Position = None
         self._cycle: list[Element | None] = [None] * node.cycle_length
         # By place, the part of a position for an element; also for elements to open again that did not come yet.
-        self._marks: list[Place | None] = [None] * node.cycle_length
+        self._marks: list[OpenElement | None] = [None] * node.cycle_length
         self._start: CutPosition | None = None  # of the cutter, before the oldest of these elements
         self._saved: dict[int, int] = {}  # number -> place of the elements that did not come yet
         self._seats = 0  # elements that have a place
@@ -285,7 +285,7 @@ class InterleaveKernel(BoundaryKernel):
         if position is not None:
             at = InterleavePosition._make(position)
             self._start, _, self._place, self._left, self._turn, self._next = at
-            at = at._replace(open=tuple(map(Place._make, at.open)))
+            at = at._replace(open=tuple(map(OpenElement._make, at.open)))
             for mark in at.open:
                 self._marks[mark.place] = mark
                 self._saved[mark.number] = mark.place
@@ -396,7 +396,7 @@ class InterleaveKernel(BoundaryKernel):
             rows = element.held.rows if self._left is None else min(element.held.rows, self._left)
             # One chunk: an element is pulled from only when it holds no rows.
             (chunk,), (ticket,) = element.held.pop(rows)
-            self._marks[self._place] = Place(self._place, element.number, *element.held.mark())
+            self._marks[self._place] = OpenElement(self._place, element.number, *element.held.mark())
             yield self._put(chunk, ticket, rows)
 
     def _put(self, chunk: pa.RecordBatch, ticket: Ticket, rows: int) -> Item:
@@ -406,7 +406,7 @@ class InterleaveKernel(BoundaryKernel):
         if last := not self._left:
             self._advance()
         full = self._seats == len(self._cycle)  # to look for free places would cost most of a turn
-        marks = cast(tuple[Place, ...], tuple(self._marks if full else filter(None, self._marks)))
+        marks = cast(tuple[OpenElement, ...], tuple(self._marks if full else filter(None, self._marks)))
         position = InterleavePosition(self._start, marks, self._place, self._left, self._turn, self._next)
         return Item(chunk, position, ticket, Origin(turn, 0, last))
 
@@ -431,7 +431,7 @@ class InterleaveKernel(BoundaryKernel):
         element = self._cycle[place]
         if element is None and self._coming:
             element = self._cycle[place] = self._coming.popleft()
-            self._marks[place] = Place(place, element.number, None, 0)
+            self._marks[place] = OpenElement(place, element.number, None, 0)
             self._seats += 1
             self._next = element.number + 1
             if self._seats == 1:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, Policy
+from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
@@ -107,14 +107,14 @@ class MappingOperator(FunctionOperator):
         epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
-        policy: What becomes of bad rows; once bound, as the pipeline says.
+        policy: The treatment of bad rows; once bound, as the pipeline says.
     """
 
     seed: int | None = None
     epoch: bool = False
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
-    policy: Policy = BY_OPTIONS
+    policy: BadRowPolicy = BY_OPTIONS
 
     @classmethod
     def of(
@@ -146,7 +146,7 @@ class MappingOperator(FunctionOperator):
             epoch=bool(epoch),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
             executor=executor,
-            policy=Policy.of(cls.name, on_error, quarantine),
+            policy=BadRowPolicy.of(cls.name, on_error, quarantine),
             **own,
         )
 
@@ -212,10 +212,10 @@ class MappingOperator(FunctionOperator):
             facts=lambda: (fact + ", in worker processes" if process else fact,),
         )
         results = results_specs(
-            self,
-            place=self.place,
+            self.name,
+            f"{self.title}-{self.place}",
             policy=self.policy,
-            checks=self.types is None,
+            checked=self.fn if self.types is None else None,
             by_row=self.by_row,
             unit=unit,
         )

@@ -52,7 +52,7 @@ class MapRows(MappingOperator):
         epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
-        policy: What becomes of rows for which `fn` fails.
+        policy: The treatment of rows for which `fn` fails.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -134,7 +134,7 @@ class _Results:
 
     Attributes:
         numbers: The numbers of the rows that have a result.
-        bad: What is wrong with bad rows, by their numbers.
+        bad: The faults of bad rows, by their numbers.
         error: The error that ends the run.
     """
 

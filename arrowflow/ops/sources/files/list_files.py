@@ -58,6 +58,7 @@ class ListFiles(DealtSource):
 
     name: ClassVar[str] = "list_files"
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, names_files=True)
+    suffixes: ClassVar[tuple[str, ...]] = ANY_SUFFIX
 
     paths: Any = field(hash=False)
     filesystem: Any = field(default=None, hash=False)
@@ -84,7 +85,7 @@ class ListFiles(DealtSource):
         store, files = resolve(
             self.paths,
             filesystem=self.filesystem,
-            suffixes=ANY_SUFFIX,
+            suffixes=self.suffixes,
             operator=self.name,
             requests=Requests.of(context.options, context.services),
         )
@@ -98,7 +99,7 @@ class ListFiles(DealtSource):
     def is_current(self) -> bool:
         """Whether the paths still mean these files."""
         return not lists_anew(
-            self.paths, self.files, filesystem=self.filesystem, suffixes=ANY_SUFFIX, operator=self.name
+            self.paths, self.files, filesystem=self.filesystem, suffixes=self.suffixes, operator=self.name
         )
 
     def foresee(self, names: Sequence[Names]) -> Names:
