@@ -8,7 +8,7 @@ do.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, cast
@@ -64,10 +64,6 @@ class SharedCache(DiskCache):
     def copies(self) -> tuple[str, ...]:
         """Returns how chunks are read."""
         return ("cache: every epoch fetches all columns into new memory",)
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Items of one chunk share its memory, unless they are decoded."""
-        return self.compression is not None
 
     @property
     def _prefix(self) -> Objects:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from arrowflow.errors import ArrowflowError
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.ops.order.source_order import permuted
-from arrowflow.plan.node import SourceOrder
+from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.random import SPLIT_ORDER
 from arrowflow.storage import Range, Store

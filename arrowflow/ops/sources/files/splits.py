@@ -29,8 +29,8 @@ from arrowflow.ops.sources.files.split_tasks import (
     SplitTask,
     drawn,
 )
+from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.lane import Lane
-from arrowflow.plan.node import SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.random import FILE_ORDER
 from arrowflow.storage import File, Requests, Store, coalesce
