@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?= --numprocesses=auto
 MINUTES ?= 10
+# Frameworks whose tests are skipped without them. `FRAMEWORKS=` leaves them out: from some indexes PyTorch comes with all that
+# a GPU needs, which is gigabytes; PIP_EXTRA_INDEX_URL names an index with builds for the CPU.
+FRAMEWORKS ?= torch==2.13.0 jax==0.10.2
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -12,12 +15,17 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo test coverage soak lint format bench bench-quick bars profile setup clean
+.PHONY: demo test test-all coverage soak lint format bench bench-quick bars profile setup clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/tpch.py
 
+# Before a commit: all that a change in the library may break, in a few minutes.
 test: $(VENV)/.installed-test
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+# And the tests with the marker `slow`: processes, clusters, other frameworks, thousands of plans.
+test-all: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # Coverage traces by `sys.monitoring` where that can see branches, which is from Python 3.14 on.
@@ -65,6 +73,13 @@ clean:
 # The package with one dependency group of pyproject.toml; .ci/run names older packages in PIP_ARGS.
 $(VENV)/.installed-%: $(VENV)/.made pyproject.toml
 	$(PIP_INSTALL) --editable . --group $* $(PIP_ARGS)
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.made pyproject.toml
+	$(PIP_INSTALL) --editable . --group test $(PIP_ARGS)
+	@for package in $(FRAMEWORKS); do \
+	  $(PIP_INSTALL) --retries 1 $$package $(PIP_ARGS) || echo "no $$package here: its tests are skipped"; \
+	done
 	@touch $@
 
 # `--group` needs pip 25.1.

@@ -32,7 +32,7 @@ from arrowflow import run
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
-from arrowflow.delivery import EpochCounter, Place, RecordBatches
+from arrowflow.delivery import EpochCounter, PassStart, RecordBatches
 from arrowflow.errors import ArrowflowError, PlanError, printable, shown
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
@@ -59,6 +59,7 @@ from arrowflow.ops.cache.cache import Cache
 from arrowflow.ops.cache.cached import cached
 from arrowflow.ops.columns.cast import Cast
 from arrowflow.ops.columns.column_program import as_given, chosen_columns, given_names
+from arrowflow.ops.columns.decode_image import DecodeImage
 from arrowflow.ops.columns.drop import Drop
 from arrowflow.ops.columns.fill_null import FillNull
 from arrowflow.ops.columns.filter import Filter
@@ -101,7 +102,7 @@ from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.ops.sources.from_memory import FromMemory
-from arrowflow.options import AUTOTUNE, OnError, Options, check_size
+from arrowflow.options import AUTOTUNE, OnError, Options, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
@@ -154,6 +155,19 @@ class JaxArguments(LoaderArguments, total=False):
     """The arguments of `to_jax`."""
 
     sharding: jax.sharding.Sharding | None
+
+
+_USUAL: Final = {
+    "columns": None,
+    "dtypes": None,
+    "null": "error",
+    "strict_zero_copy": False,
+    "engine": None,
+    "pin_memory": False,
+    "device": None,
+    "sharding": None,
+}
+"""The values of these arguments where they are not given."""
 
 
 class Dataset:
@@ -338,6 +352,78 @@ class Dataset:
         """
         return Dataset(FillNull.of(self._plan, value))
 
+    def decode_image(
+        self,
+        column: str,
+        size: int | tuple[int, int],
+        *,
+        mode: Literal["RGB", "L"] = "RGB",
+        resize: Literal["nearest", "bilinear", "bicubic", "area", "lanczos"] = "bilinear",
+        crop: Literal["centre", "random"] | None = None,
+        flip: bool = False,
+        area: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        seed: int | None = None,
+        num_parallel_calls: int = AUTOTUNE,
+        on_error: OnError | None = None,
+        quarantine: str | PathLike[str] | None = None,
+    ) -> Dataset:
+        """Decodes a column of JPEG, PNG, WebP, BMP or TIFF images into pixels, `(height, width, channels)` of uint8.
+
+        OpenCV (extra `images`) decodes on the pipeline's threads, without the interpreter lock, and shrinks a large JPEG
+        while it decodes. EXIF orientation is applied. Null stays null. Loaders hand the column out as `(B, H, W, C)`.
+
+        Shuffle and filter before this operator, while images are still small.
+
+        Args:
+            column: The name of a column of binary, such as `image` of `af.read_images`.
+            size: Height and width in pixels, or one number for both.
+            mode: `"RGB"`, three channels; or `"L"`, one channel of grey.
+            resize: The interpolation. `"area"` averages, and is best where images become much smaller.
+            crop: The part of an image that is resized to `size`. None takes all of it, and may change its shape. `"centre"`
+                takes the largest part in the middle that has the shape of `size`. `"random"` takes a random part, as
+                `RandomResizedCrop` of torchvision.
+            flip: Whether a random half of the images is mirrored left to right.
+            area: For `crop="random"`: the least and the most share of the image that the part has.
+            ratio: For `crop="random"`: the least and the most width of the part, in parts of its height.
+            seed: The seed of random parts and flips. Each epoch draws anew; the draws do not depend on threads, or on
+                where a run was resumed. By default a seed follows from `Options.seed` and the place in the plan.
+            num_parallel_calls: Pieces that are decoded at the same time.
+            on_error: The treatment of images that cannot be decoded: `"raise"`, `"skip"` leaves the row out, `"quarantine"`
+                also writes it to a folder, as for `map`.
+            quarantine: The folder for them, as in `map`.
+
+        Raises:
+            SchemaError: The column is no binary.
+            DataError: The bytes are no image, are cut short, or announce more than 256 million pixels.
+            PlanError: An argument makes no sense.
+            MissingPackageError: OpenCV is not installed.
+
+        Example:
+            >>> import arrowflow as af, cv2, numpy as np, pyarrow as pa
+            >>> encoded = cv2.imencode(".png", np.full((20, 30, 3), 255, np.uint8))[1].tobytes()
+            >>> images = af.from_arrow(pa.table({"image": [encoded, encoded]})).decode_image("image", (8, 12))
+            >>> next(iter(images.batch(2).to_numpy()))["image"].shape
+            (2, 8, 12, 3)
+        """
+        return Dataset(
+            DecodeImage.of(
+                self._plan,
+                column,
+                size,
+                mode=mode,
+                resize=resize,
+                crop=crop,
+                flip=flip,
+                area=area,
+                ratio=ratio,
+                seed=seed,
+                num_parallel_calls=num_parallel_calls,
+                on_error=on_error,
+                quarantine=quarantine,
+            )
+        )
+
     def stack(self, *, dtype: Any = None, **groups: pl.Expr | Sequence[str | pl.Expr]) -> Dataset:
         """Joins columns into one `fixed_size_list` column, which loaders hand out as `(B, n)`.
 
@@ -380,12 +466,11 @@ class Dataset:
 
         Args:
             *predicates: Expressions, or one function that gets a record batch and returns one boolean per row. The
-                booleans come as an array of NumPy or pyarrow, or as a Polars Series. Of a class each worker makes an
-                instance in each epoch, and calls the instance.
+                booleans come as an array of NumPy or pyarrow, or as a Polars Series. A class is used as in `map`.
             format: Type of the function's argument, as in `map`.
             columns: The columns that the function reads; it sees no others.
             num_parallel_calls: Calls of the function at the same time; 1 means one at a time, in order.
-            on_error: What becomes of the rows of a call that fails, as in `map`.
+            on_error: The treatment of the rows of a call that fails, as in `map`.
             quarantine: The folder for them, as in `map`.
 
         Raises:
@@ -438,11 +523,12 @@ class Dataset:
         Args:
             fn: Gets a record batch and returns one, in the type that `format` names. Returned memory that `fn` could
                 write again, such as an array that it keeps, is copied. Of a class, as many instances are made as calls
-                run at once, and called: the place for things that are costly to load. A call may run on another thread
-                than the one before, so what belongs to one thread, such as a connection of `sqlite3`, is made in the
-                call. `functools.partial` gives the class arguments. An instance belongs to one operator and lives for one
-                iteration over the dataset. So each epoch makes new instances, but the repetitions of a later `repeat` share
-                them.
+                run at once, and called: the place for things that are costly to load. Each instance has a thread of its
+                own, on which it is made and called, so that it may hold what belongs to one thread, such as a connection
+                of `sqlite3`. `functools.partial` gives the class arguments. An instance belongs to one operator and lives
+                for one iteration over the dataset. So each epoch makes new instances, but the repetitions of a later
+                `repeat` share them. If an instance has a method `close`, that is called on its thread when the iteration
+                ends, also by an error; an exception of `close` is a `RuntimeWarning`.
             format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. Returned arrays of shape `(n, …)`
                 become nested `fixed_size_list`, or `fixed_shape_tensor` where `schema` says so. `"polars"`: data
                 frames.
@@ -464,7 +550,7 @@ class Dataset:
                 the next iteration. Meanwhile a module that `fn` imports is not read again.
             keeps_rows: Declares that `fn` returns as many rows as it gets, which is checked. So `num_rows`, `len()` and
                 the total of a progress bar stay known.
-            on_error: What happens where a call fails, or returns another table than declared. `"raise"` ends the run.
+            on_error: The treatment of calls that fail, or return another table than declared. `"raise"` ends the run.
                 `"skip"` leaves out all rows of the call, a piece or a batch; `map_rows` leaves out single rows. They are
                 counted in `stats()` and `explain()`, and a line of the logger `arrowflow` says so at the end.
                 `"quarantine"` also writes them to a folder. By default `Options.on_error` decides. A crash of a worker
@@ -528,7 +614,7 @@ class Dataset:
 
         Args:
             fn: Gets a row as a dict of Python values and returns another dict, or a tuple of the columns that `schema`
-                names. Of a class each worker makes an instance and calls the instance, as for `map`.
+                names. A class is used as in `map`.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
             schema: Schema of the returned rows. Without a schema the first piece decides, and `Dataset.schema` is
                 unknown.
@@ -538,7 +624,7 @@ class Dataset:
             num_parallel_calls: Pieces that are worked on at the same time; 1 means one row at a time, in order.
             executor: `"process"` works on pieces in worker processes, as for `map`: several times as fast on as many
                 cores.
-            on_error: What happens where `fn` fails for a row, or returns values of other types than `schema`. `"raise"`
+            on_error: The treatment of rows for which `fn` fails, or returns values of other types than `schema`. `"raise"`
                 delivers the rows before it, and raises. `"skip"` leaves the row out, and `"quarantine"` also writes it
                 to a folder, as for `map`. Without `schema`, values of a wrong type cannot be told from right ones, and
                 raise.
@@ -1119,10 +1205,10 @@ class Dataset:
             lanes: How many lanes there are, a divisor of the batch size and a multiple of `world_size`. It decides the
                 rows of each batch. By default the largest divisor of the batch size up to 16, or up to 8 where the windows
                 of a `shuffle` would have less than 100 rows.
-            equal_steps: What to do where only a run tells how many rows each lane has, as after `filter`: `"drop"` ends
-                with the last whole batch of the first lane that ends. Whole plans do not need it.
-            coordinator: What the processes agree by where they stop, with `equal_steps="drop"` in such a plan, and compare
-                their epochs by: a process group of `torch.distributed`, or an object with a method `all_min(numbers)`.
+            equal_steps: The end of an epoch where only a run tells how many rows each lane has, as after `filter`:
+                `"drop"` ends with the last whole batch of the first lane that ends. Whole plans do not need it.
+            coordinator: The means by which processes agree on the last step, with `equal_steps="drop"` in such a
+                plan, and compare their epochs: a process group of `torch.distributed`, or an object with a method `all_min(numbers)`.
                 By default the default group, if it is initialised; then "drop" is the default, too. They agree in
                 `next()` before each 64 steps; leave the loop at the same step in all of them.
 
@@ -1527,7 +1613,8 @@ class Dataset:
                 Change the key when the functions change.
             compression: Compressed chunks take less space; every epoch decodes them into new memory.
             spill: A folder for rows that do not fit into memory; without a path only.
-            on_full: `"error"` raises when the disk is full; `"bypass"` lets the run go on without caching.
+            on_full: `"error"` raises when the disk is full, or nothing can be written there; `"bypass"` lets the run go on
+                without caching.
             verify: `"first"` looks at the checksum of each chunk when this process first maps the chunk, and of an object
                 store's whenever it is fetched; `"never"` does not.
             storage_options: Arguments of the client of an object store: those of fsspec's, and for `s3://` also those of
@@ -1538,7 +1625,7 @@ class Dataset:
             MissingPackageError: The client of the address is not installed; when the plan is bound.
             BudgetError: The rows cached in memory exceed `Options.ram_budget`; in `next()`.
             FingerprintError: A function or source cannot be fingerprinted; when the plan is bound. Give `key=`.
-            CacheFullError: The disk is full; in `next()`.
+            CacheFullError: The disk is full, or nothing can be written there; in `next()`.
             WriteError: The folder or the store cannot be written, or the store has no conditional puts; in `next()`,
                 before a row is computed.
 
@@ -1709,16 +1796,13 @@ class Dataset:
         self, *, lists: _Ragged, collate: Callable[[dict[str, Any]], T], **arguments: Unpack[LoaderArguments]
     ) -> Loader[T]: ...
 
+    @with_arguments(LoaderArguments, _USUAL)
     def to_numpy(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[LoaderArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of arrays, by column.
 
@@ -1763,13 +1847,7 @@ class Dataset:
             >>> next(iter(ds.to_numpy(null={"x": "mask"}, dtypes={"y": "float32"})))
             {'x': array([1, 0]), 'x_mask': array([ True, False]), 'y': array([0., 1.], dtype=float32)}
         """
-        return self._loader(
-            engine,
-            "to_numpy",
-            NumpyExport,
-            self._export_request("to_numpy", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-        )
+        return self._loader("to_numpy", NumpyExport, lists, collate, arguments)
 
     @overload
     def to_dlpack(
@@ -1785,16 +1863,13 @@ class Dataset:
         **arguments: Unpack[LoaderArguments],
     ) -> Loader[T]: ...
 
+    @with_arguments(LoaderArguments, _USUAL)
     def to_dlpack(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[LoaderArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of objects that speak DLPack, by column.
 
@@ -1821,13 +1896,7 @@ class Dataset:
             >>> [np.from_dlpack(batch["id"]).tolist() for batch in af.range(3).batch(2).to_dlpack()]
             [[0, 1], [2]]
         """
-        return self._loader(
-            engine,
-            "to_dlpack",
-            DlpackExport,
-            self._export_request("to_dlpack", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-        )
+        return self._loader("to_dlpack", DlpackExport, lists, collate, arguments)
 
     @overload
     def to_torch(
@@ -1843,18 +1912,13 @@ class Dataset:
         **arguments: Unpack[TorchArguments],
     ) -> Loader[T]: ...
 
+    @with_arguments(TorchArguments, _USUAL)
     def to_torch(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        pin_memory: bool = False,
-        device: torch.device | str | None = None,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[TorchArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of tensors, by column. Needs the extra `torch`.
 
@@ -1896,18 +1960,20 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
-        request = self._export_request(
-            "to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
+        pin_memory = arguments.get("pin_memory", False)
+        device = device_named(
+            "to_torch",
+            arguments.get("device"),
+            pin_memory=pin_memory,
+            strict_zero_copy=arguments.get("strict_zero_copy", False),
         )
-        found = device_named("to_torch", device, pin_memory=pin_memory, strict_zero_copy=strict_zero_copy)
-        if found is None:
-            return self._loader(
-                engine, "to_torch", PinnedExport if pin_memory else TorchExport, request, collate
-            )
-        if found.startswith("mps"):
-            return self._loader(engine, "to_torch", partial(MpsExport, device=found), request, collate)
-        export = partial(CudaExport, device=found)
-        return self._loader(engine, "to_torch", export, request, collate, ahead=True, arrived=Transfer.wait)
+        loader = partial(self._loader, "to_torch", resolve=torch_dtype)
+        if device is None:
+            return loader(PinnedExport if pin_memory else TorchExport, lists, collate, arguments)
+        if device.startswith("mps"):
+            return loader(partial(MpsExport, device=device), lists, collate, arguments)
+        export = partial(CudaExport, device=device)
+        return loader(export, lists, collate, arguments, ahead=True, arrived=Transfer.wait)
 
     @overload
     def to_torch_dataset(
@@ -1927,15 +1993,13 @@ class Dataset:
         **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[T]: ...
 
+    @with_arguments(ExportArguments, _USUAL)
     def to_torch_dataset(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
-        strict_zero_copy: bool = False,
+        **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[Any]:
         """Returns a `torch.utils.data.IterableDataset`, whose batches are tensors as of `to_torch`. Needs the extra `torch`.
 
@@ -1984,15 +2048,13 @@ class Dataset:
             [[0, 1], [2]]
         """
         name = "to_torch_dataset"
-        request = self._export_request(
-            name, columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
-        )
+        request = _request(name, lists, arguments, torch_dtype)
         prepares, rest = self._picked(name, request)
         in_worker: Callable[[], run.Prepared] = prepares
         alone = rewritten(self._plan, _alone)
         if alone is not self._plan:
             in_worker = partial(prepared_in_worker, Dataset(alone)._picked(name, request)[0])
-        epochs = SharedEpochs(Place(self._epochs.begins.epoch), self._epochs)
+        epochs = SharedEpochs(PassStart(self._epochs.begins.epoch), self._epochs)
         return torch_dataset(prepares, in_worker, epochs, _hand_over(name, TorchExport, rest, collate))
 
     @overload
@@ -2019,17 +2081,13 @@ class Dataset:
         self, *, lists: _Ragged, collate: Callable[[dict[str, Any]], T], **arguments: Unpack[JaxArguments]
     ) -> Loader[T]: ...
 
+    @with_arguments(JaxArguments, _USUAL)
     def to_jax(
         self,
         *,
-        columns: _Columns = None,
-        dtypes: Any = None,
-        null: Any = "error",
         lists: _Lists = "dense",
         collate: Callable[[dict[str, jax.Array]], Any] | None = None,
-        strict_zero_copy: bool = False,
-        sharding: jax.sharding.Sharding | None = None,
-        engine: RayEngine | None = None,
+        **arguments: Unpack[JaxArguments],
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of JAX arrays, by column. Needs the extra `jax`.
 
@@ -2064,18 +2122,13 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
+        sharding = arguments.get("sharding")
         if sharding is not None and not hasattr(sharding, "device_set"):
             raise PlanError(f"to_jax: sharding is a jax.sharding.Sharding, got {shown(sharding)}")
         if sharding is not None and lists == "ragged":
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
-        return self._loader(
-            engine,
-            "to_jax",
-            partial(JaxExport, sharding=sharding),
-            self._export_request("to_jax", columns, dtypes, null, lists, strict_zero_copy),
-            collate,
-            ahead=True,
-        )
+        export = partial(JaxExport, sharding=sharding)
+        return self._loader("to_jax", export, lists, collate, arguments, ahead=True)
 
     @overload
     def to_polars(
@@ -2115,53 +2168,30 @@ class Dataset:
             >>> [frame["id"].sum() for frame in af.range(4).batch(2).to_polars()]
             [1, 5]
         """
-        return self._loader(
-            engine,
-            "to_polars",
-            PolarsExport,
-            self._export_request("to_polars", columns, None, "error", "dense", strict_zero_copy=False),
-            collate,
-        )
-
-    def _export_request(
-        self,
-        operator: str,
-        columns: Sequence[str | pl.Expr] | pl.Expr | None,
-        dtypes: Any,
-        null: Any,
-        lists: str,
-        strict_zero_copy: bool,
-        resolve: Callable[[Any], Any] = dtype_named,
-    ) -> ExportRequest:
-        return export_request(
-            operator,
-            columns=given_names(operator, columns),
-            dtypes=dtypes,
-            null=null,
-            lists=lists,
-            strict_zero_copy=strict_zero_copy,
-            resolve=resolve,
-        )
+        arguments: LoaderArguments = {"columns": columns, "engine": engine}
+        return self._loader("to_polars", PolarsExport, "dense", collate, arguments)
 
     def _loader(
         self,
-        engine: RayEngine | None,
         name: str,
         make_export: MakeExport[Any],
-        request: ExportRequest,
+        lists: str,
         collate: Callable[[Any], Any] | None,
+        arguments: LoaderArguments,
         *,
+        resolve: Callable[[Any], Any] = dtype_named,
         ahead: bool = False,
         arrived: Callable[[Any], Any] | None = None,
     ) -> Loader[Any]:
+        engine = arguments.get("engine")
         dataset = self if engine is None else self.with_engine(engine)
-        prepares, request = dataset._picked(name, request)
+        prepares, request = dataset._picked(name, _request(name, lists, arguments, resolve))
         hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
         return Loader(prepares, self._counter(), hand_over)
 
     def _counter(self) -> EpochCounter:
         """Returns the counter of a new loader."""
-        return EpochCounter(Place(self._epochs.begins.epoch), dataset=self._epochs)
+        return EpochCounter(PassStart(self._epochs.begins.epoch), dataset=self._epochs)
 
     def _picked(
         self, operator: str, request: ExportRequest
@@ -2611,6 +2641,20 @@ def _with_schema(
         )
     # No generator, which would have ended with an error, and not raise again.
     return first.schema, itertools.chain((first,), batches)
+
+
+def _request(
+    name: str, lists: str, arguments: ExportArguments, resolve: Callable[[Any], Any] = dtype_named
+) -> ExportRequest:
+    return export_request(
+        name,
+        columns=given_names(name, arguments.get("columns")),
+        dtypes=arguments.get("dtypes"),
+        null=arguments.get("null", "error"),
+        lists=lists,
+        strict_zero_copy=arguments.get("strict_zero_copy", False),
+        resolve=resolve,
+    )
 
 
 def _hand_over(

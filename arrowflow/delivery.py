@@ -16,7 +16,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Place(NamedTuple):
+class PassStart(NamedTuple):
     """A place in the data, where a pass begins.
 
     Attributes:
@@ -45,18 +45,18 @@ class EpochCounter:
         dataset: The counter of a loader's dataset. The dataset is never behind an epoch that its loaders have counted.
     """
 
-    begins: Place = field(default_factory=Place)
+    begins: PassStart = field(default_factory=PassStart)
     dataset: EpochCounter | None = None
 
-    def move(self, epoch: int, position: Position = None, batches: int = 0) -> Place:
+    def move(self, epoch: int, position: Position = None, batches: int = 0) -> PassStart:
         """Makes the next pass begin at a place, and returns the place."""
-        self.begins = place = Place(epoch, position, batches, self.begins.moves + 1)
+        self.begins = place = PassStart(epoch, position, batches, self.begins.moves + 1)
         return place
 
-    def count(self, begun: Place, *, elsewhere: bool = False) -> None:
+    def count(self, begun: PassStart, *, elsewhere: bool = False) -> None:
         """Counts the epoch of a pass, unless the counter was moved since the pass has begun."""
         if self.begins.moves == begun.moves:
-            self.begins = Place(begun.epoch + 1, moves=begun.moves + 1, elsewhere=elsewhere)
+            self.begins = PassStart(begun.epoch + 1, moves=begun.moves + 1, elsewhere=elsewhere)
         dataset = self.dataset
         if dataset is not None and dataset.begins.epoch <= begun.epoch:
             dataset.move(begun.epoch + 1)

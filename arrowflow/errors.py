@@ -93,7 +93,7 @@ class WriteError(ArrowflowError, OSError):
 
 
 class CacheFullError(ArrowflowError):
-    """The disk has no room for the rows of a cache."""
+    """The disk has no room for the rows of a cache, or lets nothing be written there."""
 
 
 class DataError(ArrowflowError, ValueError):

@@ -306,7 +306,7 @@ class Iterator(Generic[T]):
         """Goes on from a state: the next batch is the one after the state was taken.
 
         Args:
-            state_dict: What `state_dict` returned.
+            state_dict: A result of `state_dict`.
             strict: Whether every change of the pipeline is an error, see `Loader.load_state_dict`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""`Options`: the settings of a whole pipeline, and the parsing of sizes.
+"""`Options`: the settings of a whole pipeline, the parsing of sizes, and arguments that several functions have.
 
 A field that is None was not set. `Dataset.with_options` merges: of several settings of one field the last one (the
 most downstream) wins. `Options.resolved` fills in the fields that nobody set.
@@ -9,18 +9,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from arrowflow.errors import PlanError, closest, shown
 
 AUTOTUNE: Final = -1
 """Lets the library choose; the default of every `num_parallel_calls`, like `tf.data.AUTOTUNE`."""
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 OnError = Literal["raise", "skip", "quarantine"]
-"""What becomes of bad rows."""
+"""The treatment of bad rows."""
 
 MAX_SIZE: Final = (1 << 63) - 1
 """The largest number of rows or bytes that NumPy and Arrow can count."""
@@ -87,7 +91,7 @@ class Options(Settings):
             function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
         retries: How often a read of a file that is not local is tried again after a failure that may pass: a time-out, a
             connection that broke, HTTP 429 or 5xx, too few bytes. Each range of bytes counts by itself. The waits between
-            tries grow, and are drawn at random. What another try would meet again, as 403 and 404, raises at once.
+            tries grow, and are drawn at random. Failures that another try would meet again, such as 403 and 404, raise at once.
             `Iterator.stats` counts retries. Default: 10.
         retry_deadline_seconds: Seconds that such a read may take with all its retries. Default: 60.
         hedge_seconds: Seconds after which a request of such a read is made a second time, beside the first one; the answer
@@ -101,7 +105,7 @@ class Options(Settings):
             0, as in `{0: range(1200, 1210)}`. The other steps keep their batches and numbers, also after a resume. A state
             that was taken without can be loaded, if `with_options` is the last call. All processes that train together
             leave out the same steps. Default: none.
-        on_error: What readers, and `map`, `map_rows` and `filter` with functions, do with bad rows where they are not told
+        on_error: The treatment of bad rows by readers, and by `map`, `map_rows` and `filter` with functions, if not set
             by an `on_error` of their own: `"raise"`, `"skip"` or `"quarantine"`. Default: `"raise"`.
         quarantine: The folder, or its URL, that bad rows are written to with `on_error="quarantine"`.
 
@@ -300,6 +304,40 @@ def check_on_error(operator: str, on_error: object, quarantine: object) -> str |
 def parallel_calls(operator: str, value: int) -> int | None:
     """Returns a `num_parallel_calls` as nodes hold it: None for `AUTOTUNE`."""
     return None if value == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
+
+
+def with_arguments(kind: type, usual: Mapping[str, Any]) -> Callable[[_Function], _Function]:
+    """Gives a function that takes `**arguments: Unpack[kind]` the signature that `help` shows, and refuses other names.
+
+    Type checkers and editors list the arguments by `kind` itself.
+
+    Args:
+        kind: The `TypedDict`.
+        usual: The values of arguments that are not given, by name.
+    """
+
+    def decorated(function: _Function) -> _Function:
+        own = signature(function)
+        named = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=usual[name], annotation=reference.__forward_arg__)
+            for name, reference in kind.__annotations__.items()
+        ]
+        plain = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        shown = own.replace(parameters=[*plain, *named])
+
+        @wraps(function)
+        def checked(*args: Any, **arguments: Any) -> Any:
+            __tracebackhide__ = True
+            for name in arguments:
+                if name not in shown.parameters:
+                    hint = closest(name, shown.parameters, kind="arguments")
+                    raise TypeError(f"{function.__name__}() has no argument {name!r}; {hint}")
+            return function(*args, **arguments)
+
+        checked.__signature__ = shown  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorated
 
 
 def available_cpus() -> int:

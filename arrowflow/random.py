@@ -37,6 +37,7 @@ FUNCTION_CALLS: Final = 7
 BLOCK_ORDER: Final = 8
 PART_DRAWS: Final = 10
 LANE_SEEDS: Final = 11
+IMAGE_DRAWS: Final = 12
 WEIGHTED_DRAWS: Final = 9
 """Domains, the second numbers of keys: operators with one seed never share numbers. Only the keys that derive an
 operator's seed from `Options.seed` have no domain: (seed, operator)."""

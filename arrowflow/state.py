@@ -203,7 +203,7 @@ def _missing_lanes(position: Position, plan: Node) -> list[str]:
     """Returns a warning of lanes that a position lacks, if they run again from the start.
 
     Raises:
-        StateError: What these lanes deliver next does not follow from the number of steps.
+        StateError: The next batch of these lanes does not follow from the number of steps.
     """
     at = lanes_in(position)
     found = set() if at is None else {mark.lane for mark in at.lanes}
@@ -225,7 +225,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     Any number of processes can load it, one process too: the lanes of all ranks are in it.
 
     Args:
-        states: What `state_dict` returned on each rank after the same number of steps.
+        states: The results of `state_dict` on each rank after the same number of steps.
 
     Raises:
         StateError: A state was altered, or two states belong to other pipelines, epochs or steps; the message says

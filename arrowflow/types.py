@@ -336,6 +336,26 @@ def temporal_array(value: int, type: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(type, 1, [None, pa.py_buffer(np.array([value], numpy_dtype(type)))])
 
 
+_ORDERED: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_decimal128,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
+
+
+def is_ordered(type: pa.DataType) -> bool:
+    """Returns whether bounds of a column of `type` rule values out, by the order of all engines."""
+    return any(test(type) for test in _ORDERED)
+
+
 _READABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pa.types.is_boolean,
     pa.types.is_integer,

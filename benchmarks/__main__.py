@@ -37,6 +37,7 @@ NAMES = (
     "processes",
     "row_functions",
     "literals",
+    "kernels",
     "handover",
     "torch_wide",
     "beside",

@@ -120,7 +120,7 @@ def _start(*, clustered: bool, preloads: bool = False) -> harness.Contender:
     def measure() -> harness.Measurement:
         plan = lanes.pipeline("wide")
         if preloads:
-            os.environ.update({"RAY_preload_python_modules": "arrowflow.cluster.worker"})
+            os.environ.update({"RAY_preload_python_modules": "arrowflow.cluster.lane_worker"})
         if clustered:
             _ray()
             time.sleep(SETTLED_SECONDS)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import warm
+
 pytest_plugins = ("tests.servers.fixtures",)
 
 THREAD_NAME_PREFIX = "arrowflow"
@@ -59,6 +61,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_sessionfinish() -> None:
     """Lets Python clear at its exit what it clears in any program."""
     gc.unfreeze()
+    warm.close_cached(warm.plain)
 
 
 @pytest.hookimpl(wrapper=True)

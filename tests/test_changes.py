@@ -232,6 +232,7 @@ def odd(batch: pa.RecordBatch) -> Any:
     return batch.column("row").to_numpy() % 2 == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("name", MIXED)
 def test_no_row_is_lost_where_weights_change(name: str) -> None:

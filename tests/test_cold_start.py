@@ -87,6 +87,52 @@ PIPELINES = {
         pl.read_parquet(folder).write_ipc(folder + "/../all.arrow")
         list(af.read_ipc(folder + "/../all.arrow").filter(pl.col("x") > 3).batch(10))
     """,
+    "a_footer": """
+        from arrowflow.formats import FORMATS
+        from arrowflow.storage import resolve
+        store, files = resolve(folder, suffixes=(".parquet",), operator="read_parquet")
+        parquet, seen = FORMATS["parquet"], []
+        footer = parquet.footer(store, files[0])
+        parquet.prune(footer, footer.splits[0], lambda found, rows: seen.append(dict(found)) or True)
+        list(parquet.read(store, footer, footer.splits[0], footer.schema))
+        assert seen[0]
+    """,
+    "programs": """
+        from arrowflow.expr import (
+            Cast, FillNull, Keep, Project, Stack, Where, compile_steps, parse_expression, prunable
+        )
+        import pyarrow.compute as pc
+        def parsed(expression):
+            return parse_expression(expression, operator="t")
+        buffer = pa.py_buffer(bytes(80))
+        batch = pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 10, [None, buffer])], names=["x"])
+        x = pc.field("x")
+        steps = [
+            Where(parsed(pl.col("x") < 1)),
+            Where(parsed(pc.equal(x, x))),
+            Where(parsed(pc.is_null(pc.bit_wise_and(x, x)) == pc.is_null(x))),
+            Project((("a", FillNull("x", 1)), ("b", parsed(pl.col("x").cast(pl.String))), ("x", Keep("x")))),
+            Project((("m", Stack(("a", "x"), pa.float32())), ("b", Keep("b")), ("c", Cast("x", pa.string())))),
+        ]
+        program = compile_steps(steps, batch.schema)
+        assert program.run(batch).num_rows == 10, program.explain()
+        prunable(steps[0].predicate, batch.schema)
+    """,
+    "exports": """
+        from arrowflow.loaders.dlpack import DlpackExport
+        from arrowflow.loaders.numpy import NumpyExport
+        from arrowflow.loaders.polars import PolarsExport
+        kinds = [pa.int32(), pa.bool_(), pa.date32(), pa.string(), pa.list_(pa.int8(), 2), pa.timestamp("us")]
+        batch = pa.RecordBatch.from_arrays([pa.nulls(4, kind).slice(4) for kind in kinds], names=list("abcdef"))
+        for exporter in (NumpyExport(batch.schema, owned=True), PolarsExport(batch.schema)):
+            exporter(batch), exporter.chunk(batch)(0, 0), exporter.explain()
+        DlpackExport(batch.select(["a"]).schema, owned=False)(batch.select(["a"]))
+        text = pa.Array.from_buffers(
+            pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], "i4")), pa.py_buffer(b"ab")]
+        )
+        batch = pa.RecordBatch.from_arrays([text], names=["t"])
+        assert NumpyExport(batch.schema, owned=True)(batch)["t"][0] == "ab"
+    """,
     "explode": """
         lists = af.from_arrow(pl.DataFrame({"a": [[1, 2], [], None]}))
         list(lists.explode("a"))
@@ -153,6 +199,7 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
 def test_the_check_would_see_pandas(folder: Path) -> None:
     found = run("import pandas\nwants_no_pandas('the test itself')\n", folder)

@@ -36,6 +36,7 @@ def chain(source: af.Dataset) -> af.Dataset:
     )
 
 
+@pytest.mark.slow
 def test_a_long_chain_keeps_the_contracts() -> None:
     check_dataset(lambda: chain(af.from_arrow(NUMBERS)), epochs_differ=True)
 

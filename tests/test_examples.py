@@ -14,6 +14,8 @@ import pytest
 
 from tests.warm import Server, close_cached
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 MAX_SECONDS = 100
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +19,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.plan import foresight
+from tests import warm
 from tests.ops.tables import ALL_TYPES, OPERATORS, refused
 
 Write = Callable[[af.Dataset], Any]
@@ -158,7 +157,7 @@ def test_types_that_are_not_known_are_no_fault(
 
 
 def test_to_write_a_plan_starts_no_threads_of_polars() -> None:
-    code = """if True:
+    code = """
         from pathlib import Path
         import arrowflow as af, polars as pl, polars.selectors as cs
         ds = af.range(9).with_columns(x=pl.col("id") * 2).filter(pl.col("x") > 2).stack(y=["id", "x"])
@@ -168,7 +167,8 @@ def test_to_write_a_plan_starts_no_threads_of_polars() -> None:
     """
     if not Path("/proc/self/task").exists():
         pytest.skip("needs /proc")
-    subprocess.run([sys.executable, "-c", code], check=True)
+    status, _, errors = warm.plain().run(code)
+    assert status == 0, errors
 
 
 def frames_of(error: BaseException) -> Iterator[str]:

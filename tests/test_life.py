@@ -675,6 +675,8 @@ def test_a_generator_may_clean_up_at_exit() -> None:
 # ---------------------------------------------------------------- other processes
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_dataset_runs_in_a_child(method: str, files: Path) -> None:
     dataset = af.read_parquet(files).map(same).shuffle(500, seed=1).batch(100)

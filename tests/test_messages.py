@@ -367,6 +367,7 @@ def test_a_data_loader_of_a_dataset_or_a_loader_says_what_to_write() -> None:
     assert len(list(data.DataLoader(BATCHES.to_torch_dataset(), batch_size=None))) == 3  # as the texts say
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_data_loader_makes_no_batches_of_batches(workers: int) -> None:
     data = pytest.importorskip("torch.utils.data")
@@ -459,7 +460,7 @@ def test_a_path_is_told_its_reader(tmp_path: Path) -> None:
     assert told(lambda: af.from_arrow(3)).endswith("got int")
 
 
-KNOWN = "parquet, ipc, csv, json, tfrecord"
+KNOWN = "parquet, ipc, csv, json, text, tfrecord, webdataset"
 
 
 @pytest.mark.parametrize(

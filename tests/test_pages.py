@@ -26,6 +26,7 @@ import pytest
 import arrowflow as af
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.plan.walk import post_order
+from tests.ops.tables import PNG
 from tests.oracles.splits import check_rank, check_torch_dataset, ends_in_batches
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,12 @@ PACKAGES = {
 }
 
 
+def marks_of(block: str) -> list[pytest.MarkDecorator]:
+    """Returns the markers of a snippet: what imports PyTorch, and what starts processes."""
+    found = [pytest.mark.torch] if "torch" in block else []
+    return found + [pytest.mark.slow] * ('executor="process"' in block)
+
+
 def snippets() -> list[Any]:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     found = [
@@ -49,9 +56,7 @@ def snippets() -> list[Any]:
         if not block.startswith(">>>")
     ]
     return [
-        pytest.param(
-            page, block, id=f"{page}-{number}", marks=[pytest.mark.torch] if "torch" in block else []
-        )
+        pytest.param(page, block, id=f"{page}-{number}", marks=marks_of(block))
         for number, (page, block) in enumerate(found)
     ]
 
@@ -78,7 +83,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = pa.table({"tokens": [[7] * (1 + number % 900) for number in range(500)], "text": ["a b"] * 500})
     af.from_arrow(words).write_parquet(folder / "docs")
     af.from_arrow(words).write_parquet(folder / "text")
-    af.from_numpy({"jpeg": [b"\xff"] * 300, "label": np.arange(300)}).write_parquet(folder / "images")
+    for number in range(130):
+        (folder / f"images/class {number % 3}").mkdir(parents=True, exist_ok=True)
+        (folder / f"images/class {number % 3}/{number}.png").write_bytes(PNG)
     af.from_numpy({"vector": np.zeros((ROWS, 16), np.float32)}).write_ipc(folder / "vectors")
     return folder
 
@@ -108,7 +115,6 @@ def test_a_snippet_runs(
         "pa": pa,
         "saved": None,
         "train": train(block),
-        "load_and_resize": lambda jpeg: np.full((8, 8, 3), jpeg[0], np.uint8),
         "tokenize": lambda row: {"num_words": len(row["text"].split())},
     }
     for word, package in PACKAGES.items():
@@ -120,7 +126,7 @@ def test_a_snippet_runs(
     offer_modules(page, monkeypatch)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, page, "exec"), names)
-    for name, shape in {"tokens": (32, 512), "vectors": (8192, 16), "images": (128, 8, 8, 3)}.items():
+    for name, shape in {"tokens": (32, 512), "vectors": (8192, 16), "images": (128, 224, 224, 3)}.items():
         if name in names:
             batch = next(iter(names[name].to_numpy()))
             assert batch["tokens" if name == "tokens" else name[:-1]].shape == shape

@@ -26,6 +26,8 @@ import arrowflow as af
 from arrowflow.optimizer import RULES
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of
 
+pytestmark = pytest.mark.slow
+
 ALL_RULES = tuple(rule.name for rule in RULES)
 NUM_ROWS = 360
 Apply = Callable[[af.Dataset], af.Dataset]

@@ -113,6 +113,7 @@ def test_scattered_orders_are_equally_likely(num_rows: int, monkeypatch: pytest.
     test_small_orders_are_equally_likely(num_rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [4, 5])
 def test_orders_of_several_blocks_are_equally_likely(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "_BLOCK_ROWS", 2)
@@ -130,6 +131,7 @@ def test_places_are_uniform_over_a_thousand_seeds(num_rows: int) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_rows", "num_seeds"), [(64, 1000), (1500, 1000), (9000, 1000), (262_144, 100)])
 def test_order_does_not_correlate(num_rows: int, num_seeds: int) -> None:
     scores, neighbours, rising = [], [], []
@@ -151,6 +153,7 @@ def test_blocks_spread_over_blocks(num_rows: int) -> None:
     assert abs(chi_square_z(np.bincount(cells, minlength=64 * 64), freedom=63 * 63)) < 4
 
 
+@pytest.mark.slow
 def test_both_ends_reach_the_first_places_equally() -> None:
     """The first and the last row fall into the first 512 of 16,384 places alike, over 4,000 seeds."""
     orders = [random.permutation(16_384, (seed, 2))[:512] for seed in range(4000)]
@@ -202,6 +205,7 @@ def test_orders_in_parts_are_pinned() -> None:
     assert {n: digest(whole(n, (7, n))) for n in GOLDEN_PARTS} == GOLDEN_PARTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [2048, 4096])
 @pytest.mark.usefixtures("small_networks")
 def test_places_in_networks_are_uniform_over_a_thousand_seeds(num_rows: int) -> None:
@@ -216,6 +220,7 @@ def test_places_in_networks_are_uniform_over_a_thousand_seeds(num_rows: int) -> 
         assert abs(chi_square_z(np.bincount(steps.ravel() * 32 // num_rows, minlength=32))) < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_rows", "num_seeds"), [(2048, 1000), (300_000, 40)])
 @pytest.mark.usefixtures("small_networks")
 def test_order_in_networks_does_not_correlate(num_rows: int, num_seeds: int) -> None:
@@ -230,6 +235,7 @@ def test_order_in_networks_does_not_correlate(num_rows: int, num_seeds: int) -> 
         assert abs(np.var(values) - 1) < 4 * (2 / num_seeds) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_networks")
 def test_networks_do_not_keep_lines_or_columns_together() -> None:
     """Rows that were in one line or column of the table of 32 by 32 are in one again as often as chance has it."""

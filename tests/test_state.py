@@ -6,8 +6,6 @@ import copy
 import functools
 import json
 import math
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ import arrowflow as af
 from arrowflow.ops.functions.function import code_digest
 from arrowflow.ops.rows import take
 from arrowflow.testing import assert_same_batches, batches_of
+from tests import warm
 from tests.ops.tables import Apply, identity, ids, numbers, refused, two_thirds, write_shards
 
 State = dict[str, Any]
@@ -416,10 +415,9 @@ print(json.dumps([delivered, states]))
 
 
 def run_process(*arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", PIPELINE, *arguments], capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
+    status, out, errors = warm.plain().run(PIPELINE, *arguments)
+    assert status == 0, errors
+    return json.loads(out)
 
 
 def test_a_fresh_process_goes_on_from_a_state(folder: Path) -> None:

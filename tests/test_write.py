@@ -552,6 +552,7 @@ def count_steps(steps: Steps, folder: Path, **arguments: Any) -> int:
     return len(steps.names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "no space left"), KeyboardInterrupt()], ids=type)
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_fault_at_any_step_leaves_nothing(
@@ -734,6 +735,7 @@ def test_urls(tmp_path: Path) -> None:
         memory.rm("/written", recursive=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [OSError("the connection was reset"), KeyboardInterrupt()], ids=type)
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("overwrite", [False, True])

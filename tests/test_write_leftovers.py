@@ -249,6 +249,8 @@ def other_process(path: Path, mode: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 @pytest.mark.parametrize("mode", ["rows", "rename"])
 def test_a_process_that_is_killed(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "data" / "out"
@@ -266,6 +268,8 @@ def test_a_process_that_is_killed(tmp_path: Path, mode: str) -> None:
     assert look(path) == list(range(6))
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 def test_a_live_process_keeps_what_it_writes(tmp_path: Path) -> None:
     path = tmp_path / "out"
     with other_process(path, "waits") as process:

@@ -40,6 +40,7 @@ def keys(server: S3Server, bucket: str) -> list[str]:
     return sorted(info.path for info in infos if info.is_file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("format", FORMATS)
 def test_shards_in_s3(s3_server: S3Server, name: str, format: str) -> None:

@@ -6,11 +6,11 @@ of a plan are none: they always raise.
 
 from __future__ import annotations
 
-from arrowflow.bad_rows.policy import (
+from arrowflow.bad_rows.bad_row_policy import (
     BY_OPTIONS,
     NO_BAD_ROWS,
+    BadRowPolicy,
     LeftOut,
-    Policy,
     bad_among,
     first_bad,
     is_bad_data,
@@ -22,8 +22,8 @@ __all__ = [
     "BY_OPTIONS",
     "NO_BAD_ROWS",
     "BadRow",
+    "BadRowPolicy",
     "LeftOut",
-    "Policy",
     "Quarantine",
     "bad_among",
     "first_bad",

@@ -48,7 +48,7 @@ class BadRow(NamedTuple):
 
     Attributes:
         row: Its number in its part of a file, or in the piece that a function was given.
-        error: What is wrong, with the row's place.
+        error: The fault, with the row's place.
         data: Its bytes in a file.
     """
 

@@ -32,7 +32,7 @@ class OnCluster(SplitByRank):
     """The batches of `split_by_rank`, of lanes in the workers of a cluster. See `SplitByRank`.
 
     Attributes:
-        engine: What the user asked for.
+        engine: The user's request.
         session: The workers; of each bound plan its own.
     """
 

@@ -1,7 +1,7 @@
 """Record batches on their way through the object store, in parts of bounded size.
 
 A worker cuts the bytes of a large batch into parts, whatever its columns are. So no piece is larger than the store has room
-for. The consumer uses batches where they lie in the store. Those that it keeps may take a certain part of the store only. It
+for. The consumer uses batches where they lie in the store. Batches that it keeps may take a certain part of the store only. It
 copies batches beyond that, and the store frees them at once.
 """
 
@@ -24,7 +24,7 @@ from arrowflow.workarounds.slices import concatenable
 Bytes = npt.NDArray[np.uint8]
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """A record batch, or a part of its bytes.
 
     Attributes:
@@ -47,7 +47,7 @@ class Part(NamedTuple):
         return sum(map(len, self.memory))
 
 
-def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iterator[Part]:
+def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iterator[BatchPart]:
     """Yields a batch as parts of so many bytes at most; as one part if it fits."""
     head, views = pack_apart(_compact(batch))
     sizes = tuple(map(len, views))
@@ -58,7 +58,7 @@ def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iter
         ]
     for number, group in enumerate(groups, 1):
         ends = number == len(groups)
-        yield Part(head if ends else None, sizes, group, position, batch.num_rows if ends else 0)
+        yield BatchPart(head if ends else None, sizes, group, position, batch.num_rows if ends else 0)
 
 
 def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -133,7 +133,7 @@ class Joined:
     kept: Kept
     _begun: list[Bytes] = field(default_factory=list)
 
-    def add(self, parts: Sequence[Part]) -> list[tuple[pa.RecordBatch, Position]]:
+    def add(self, parts: Sequence[BatchPart]) -> list[tuple[pa.RecordBatch, Position]]:
         """Returns the batches that end in a piece, each with its lane's position after it.
 
         The store keeps a piece whole as long as one of its batches is used.
@@ -147,7 +147,7 @@ class Joined:
                 batches.append((self._batch(part.head, part, claim), part.position))
         return batches
 
-    def _batch(self, head: bytes, part: Part, claim: _Claim | None) -> pa.RecordBatch:
+    def _batch(self, head: bytes, part: BatchPart, claim: _Claim | None) -> pa.RecordBatch:
         if self._begun:
             memory, self._begun = _joined([*self._begun, *part.memory], part.sizes), []
         elif claim is None:

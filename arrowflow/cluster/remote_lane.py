@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from arrowflow.cluster.lane_worker import Piece, Request
 from arrowflow.cluster.parts import Joined
 from arrowflow.cluster.session import Asked, Session
-from arrowflow.cluster.worker import Piece, Request
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.processes.wire import pack, unpack_error
 from arrowflow.kernels.context import Context
@@ -180,7 +180,7 @@ class RemoteKernel(SourceKernel):
         node, options = self._node, self._options
         (work,), memory = node.inputs, node.session.engine.memory_per_worker
         ram_budget = memory if isinstance(memory, int) else options.ram_budget
-        # What differs between machines is left out: consumers on all of them send the same, and so share workers.
+        # Settings that differ between machines are left out: consumers on all of them send the same, and so share workers.
         same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
         node.session.connect(
             lambda: packed(work, same),

@@ -44,7 +44,7 @@ def asked(engine: RayEngine, nodes: Nodes, lanes: int, sets: int = 1) -> tuple[d
     Nodes count with all that they have, busy or not: all ranks have to find the same.
 
     Args:
-        engine: What the user asked for.
+        engine: The user's request.
         nodes: The nodes.
         lanes: How many lanes the workers run.
         sets: How many such sets of workers there are.
@@ -120,7 +120,7 @@ def lose_patience(ray: Any, asks: Mapping[str, int], waits: int, *, is_first: bo
 
     Args:
         ray: The connected module.
-        asks: What the worker asks its node for.
+        asks: The worker's request to its node.
         waits: How many of them it took already.
         is_first: Whether no other lane has waited so long. All lanes wait at the same time, and one acts for all.
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
+from arrowflow.cluster.lane_worker import LaneWorker, Piece, Ready, Request
 from arrowflow.cluster.parts import Kept
-from arrowflow.cluster.policy import Policy, dealt
 from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
-from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request
+from arrowflow.cluster.scaling import Scaling, dealt
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
@@ -42,7 +42,7 @@ class Remote:
         number: Its place among the workers.
         handle: The actor.
         starting: The promise of its `Ready`.
-        ready: What it said, once it has started.
+        ready: Its greeting, once it has started.
         cpu_seconds: CPU time of its process, as it told last.
         rows: Rows that came from it.
         ahead_seconds: By how much its clock is ahead of the consumer's, at least: less the time that the quickest piece took.
@@ -76,7 +76,7 @@ class Session:
     """The workers of one plan.
 
     Args:
-        engine: What the user asked for.
+        engine: The user's request.
     """
 
     def __init__(self, engine: RayEngine) -> None:
@@ -102,8 +102,8 @@ class Session:
         self._functions: Sequence[str] = ()
         self._has_pieces = self._is_lost = False
         self._waits = 0  # the longest that a lane waited for a start
-        self._policy: Policy | None = None
-        self._coming: tuple[Remote, float] | None = None  # a worker that the policy adds, and since when
+        self._scaling: Scaling | None = None
+        self._coming: tuple[Remote, float] | None = None  # a worker that is added, and since when
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Session, (self.engine,)
@@ -153,7 +153,7 @@ class Session:
             self.kept = Kept(share // 2 // consumers)
             self._packed = ray.put(packed)
             if tunes:
-                self._policy = Policy(most, len(own), self._asks["CPU"])
+                self._scaling = Scaling(most, len(own), self._asks["CPU"])
             self._workers = []
             self.resize(1 if tunes else min(engine.workers, len(lanes)))
 
@@ -332,17 +332,17 @@ class Session:
             remote.cpu_seconds = piece.cpu_seconds
             remote.ahead_seconds = max(remote.ahead_seconds, piece.sent_at - context.now())
             remote.rows += piece.rows
-            if self._policy is not None:
-                self._policy.waited += context.now() - began
-                self._look(self._policy, context.now())
+            if self._scaling is not None:
+                self._scaling.waited += context.now() - began
+                self._look(self._scaling, context.now())
         return piece
 
-    def _look(self, policy: Policy, now: float) -> None:
-        """Lets the policy say how many workers there shall be, if it is time and none is coming."""
+    def _look(self, scaling: Scaling, now: float) -> None:
+        """Asks how many workers there shall be, if it is time and none is coming."""
         if self._coming is not None:
-            self._welcome(policy, *self._coming, now)
+            self._welcome(scaling, *self._coming, now)
             return
-        count = policy.look(now, len(self._workers), *self._totals())
+        count = scaling.look(now, len(self._workers), *self._totals())
         if count is None:
             return
         if count > len(self._workers):
@@ -350,8 +350,8 @@ class Session:
         else:
             self.resize(count)
 
-    def _welcome(self, policy: Policy, coming: Remote, since: float, now: float) -> None:
-        """Deals lanes to a worker that the policy adds once it has started, or goes on without it."""
+    def _welcome(self, scaling: Scaling, coming: Remote, since: float, now: float) -> None:
+        """Deals lanes to a worker that is added once it has started, or goes on without it."""
         ray, most_seconds = self._ray, WAITS_SECONDS[-1]
         has_come = bool(ray.wait([coming.starting], timeout=0)[0])
         if not has_come and now - since < most_seconds:
@@ -369,8 +369,8 @@ class Session:
             self._workers.append(coming)
             self.resize(len(self._workers))
         else:
-            policy.refused(len(self._workers), why)
-        policy.begin(now, *self._totals())
+            scaling.refused(len(self._workers), why)
+        scaling.begin(now, *self._totals())
 
     def _totals(self) -> tuple[float, int]:
         """Returns the CPU time and the rows of all workers until now."""
@@ -397,4 +397,4 @@ class Session:
 
     def moves(self) -> list[str]:
         """Returns why workers came and went."""
-        return [] if self._policy is None else self._policy.reasons
+        return [] if self._scaling is None else self._scaling.reasons

@@ -41,7 +41,8 @@ Success
     A call that Polars' pool computes takes two thirds of a token: parts of it leave the pool idle.
     Live runs share the cores (see `workers.cores`), and each may always run one call. With more runs than cores, calls
     of parallel stages that are known to compute take turns, and none waits for long (`TURN_SECONDS`). A call in a worker
-    process takes a token too, while a thread waits for the answer (see `processes.pool`).
+    process takes a token too, while a thread waits for the answer (see `processes.pool`). So does a call of an instance,
+    which has a thread of its own, its home (see `workers.instances`). The home's CPU time counts as the caller's.
  6. A tuner may change the limits of a stage at any time, under the lock. The limits decide when something runs, never
     its result or its order. Without a tuner (`autotune=False`) nothing is made before the consumer asks, unless a
     `prefetch` says so.
@@ -58,6 +59,8 @@ Cancel and early close
  9. Any thread may call `stop()`, any number of times. The garbage collector may too, in the middle of anything.
     `stop()` only sets a flag and unparks everybody. It never waits for the lock that its own thread holds.
 10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held.
+    After `stop()`, each home closes its instance and ends, as soon as its call is over; `close()` joins the homes with the
+    workers. It also waits for worker processes to close theirs. An exception of an instance's `close` is a warning.
     A call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. A call in a
     worker process is ended with the process. A call is waited for once: a second close of the run, at the end of the
     interpreter too, does not wait for the calls that were named.
@@ -67,7 +70,7 @@ Cancel and early close
     A thread that waits in `next()` meanwhile gets a `ClosedError`, and no rows that a kernel held back. A thread that
     runs a call there gets the error when the call returns.
     In three places joining would be waiting for itself: in a user function of this very run, in a signal handler that
-    hit the lock's holder, and in a finalizer that runs on any worker. There `close()` only stops the run. Each worker
+    hit the lock's holder, and in a finalizer that runs on any worker or home. There `close()` only stops the run. Each worker
     then drops the rest when it leaves.
 11. At interpreter exit all live runs are closed before Python tears anything down. If an uncaught interrupt is the
     reason for the exit, they are closed as after an interrupt. Daemon threads that consume runs are held, as Python
@@ -108,10 +111,11 @@ are methods whose docstrings say so; these do no work worth mentioning. Workers 
 lock: a generator's `finally` is user code, and may block or raise.
 
 A worker waits parked in `Pool._rest`, where the watch and the guard wait for some milliseconds at a time. It also waits
-before a call for its turn (`workers.turns`). The consumer waits only in `Consumer._wait`. No thread waits for anything
-while it holds the lock. (`cores` and `turns` have locks of their own, the first inside of the run's lock. No thread waits
-under those either.) A worker leaves when the run is stopped or over. A ticket's finalizer releases the ticket into a
-lock-free queue. The finalizer can run in any thread at any time, the lock's holder included.
+before a call for its turn (`workers.turns`), and in a call for a home. The consumer waits in `Consumer._wait`, and in a
+call of its own for a home. A home waits parked for calls. No thread waits for anything while it holds the lock. (`cores`
+and `turns` have locks of their own, the first inside of the run's lock. No thread waits under those either.) A worker
+leaves when the run is stopped or over. A ticket's finalizer releases the ticket into a lock-free queue. The finalizer
+can run in any thread at any time, the lock's holder included.
 
 The engine does not reference the iterator that consumes it, and workers reference only the engine. So an abandoned
 iterator is collected, and its finalizer stops the run.

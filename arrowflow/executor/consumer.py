@@ -216,10 +216,10 @@ class Consumer(Caller):
     def _run(self, stage: Stage, call: Any) -> None:
         engine, clock = self.engine, self.engine.clock
         brief = stage.calls_are_brief  # to read the CPU clock twice takes 0.8 µs
-        began, cpu = clock.now(), 0.0 if brief else clock.thread_cpu()
+        began, cpu = clock.now(), 0.0 if brief else clock.thread_cpu() + self.helped.cpu
         stage.execute(call)
         elapsed = clock.now() - began
-        cpu = elapsed if brief else clock.thread_cpu() - cpu
+        cpu = elapsed if brief else clock.thread_cpu() + self.helped.cpu - cpu
         # If a call holds the lock, another thread would spare the consumer only the time that the call waits.
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
         stage.draw(CONSUMER, began, elapsed)

@@ -28,8 +28,9 @@ from arrowflow.executor.stages.stream import Stream
 from arrowflow.executor.stages.tail import Tail
 from arrowflow.executor.stages.totals import Totals
 from arrowflow.executor.workers import cores
+from arrowflow.executor.workers.instances import RunInstances
 from arrowflow.executor.workers.pool import Pool
-from arrowflow.executor.workers.worker import Worker, note_unfinished
+from arrowflow.executor.workers.worker import Caller, RunThread, Worker, note_unfinished
 from arrowflow.interrupts import is_own
 from arrowflow.kernels.items import Item
 from arrowflow.observe.timeline import Timeline
@@ -86,13 +87,15 @@ class Engine:
         self.on_demand = runs_on_demand(chain, options)
         self._process = os.getpid()
         self._dropped = False
-        self._given_up: set[Worker] = set()  # by `close`, which waits for each once
+        self._closes = False  # somebody is in `close`, and waits for worker processes
+        self._given_up: set[threading.Thread] = set()  # by `close`, which waits for each once
         self._failure: ArrowflowError | None = None  # of the executor itself
         self._tuner = tuner
         self._next_step = clock.now() + (0.0 if tuner is None else tuner.period_seconds)
         self._limits: dict[StageKey, StageLimits] = {}
         self._sizes: dict[StageKey, Sizes] = {}
-        self.processes = RunProcesses(clock)
+        self.processes = RunProcesses(clock, options.close_timeout)
+        self.lender = RunInstances(clock, self._caller)
         self.pool = Pool(self, max_workers(chain, options))
         self.consumer = Consumer(self, self.pool)
         self.totals = Totals()
@@ -155,6 +158,11 @@ class Engine:
     def tokens(self) -> float:
         """Cores that the running calls take, except for calls that wait. Read by other runs, without the lock."""
         return self.pool.tokens
+
+    def _caller(self) -> Caller:
+        """Returns who runs calls of this run on the current thread."""
+        thread = threading.current_thread()
+        return thread if isinstance(thread, Worker) else self.consumer
 
     # ------------------------------------------------------------------ tuning
 
@@ -238,12 +246,15 @@ class Engine:
         """Tells everybody to stop. Takes no lock and never waits (rule 9)."""
         self.stopped = True
         self.pool.wake_all()
+        self.lender.end()
         self.consumer.ring()
 
     def close(self, *, interrupted: bool = False) -> None:
         """Stops the run, waits for its workers and drops what it holds (rule 10)."""
+        alone = os.getpid() != self._process or self._must_not_wait()
+        self._closes = self._closes or not alone
         self.stop()
-        if os.getpid() != self._process or self._must_not_wait():
+        if alone:
             return
         with self.lock:  # `spawn` is not in the middle of starting one more
             threads = [thread for thread in self.pool.threads if thread not in self._given_up]
@@ -252,14 +263,19 @@ class Engine:
         if interrupted and patience > INTERRUPTED_SECONDS:
             patience, killed_patience = INTERRUPTED_SECONDS, INTERRUPTED_KILLED_SECONDS
             waited = f"{patience:g} s of the interrupt"
-        self._join([*threads, *self.slow], patience)
+        deadline = self.clock.now() + patience
+        self._join([*threads, *self.slow], deadline)
         killed = self.processes.kill()
         if killed:
-            self._join(threads, killed_patience)
+            deadline = self.clock.now() + killed_patience
+            self._join(threads, deadline)
         self.drop()
+        self.processes.leave(max(deadline - self.clock.now(), killed_patience))
         if not self.pool.threads:
             self.pool.abandoned.close(self.consumer)
-        late = [thread for thread in threads if thread.is_alive()]
+        homes = [home for home in self.lender.homes if home not in self._given_up]
+        self._join(homes, deadline)
+        late: list[RunThread] = [thread for thread in (*threads, *homes) if thread.is_alive()]
         self._given_up.update(late)
         calls = [thread.operators for thread in late if thread.operators]
         if killed:
@@ -268,9 +284,11 @@ class Engine:
             names = [name for operators in calls for name in operators]
             happened = "they go on until they return, and their results are dropped"
             self._warn_about(names, waited, happened, len(calls))
+        for failed in (self.lender.failed, self.processes.failed):
+            while failed:
+                warnings.warn(failed.popleft(), RuntimeWarning, stacklevel=_level_outside())
 
-    def _join(self, threads: Sequence[threading.Thread], seconds: float) -> None:
-        deadline = self.clock.now() + seconds
+    def _join(self, threads: Sequence[threading.Thread], deadline: float) -> None:
         for thread in threads:
             try:
                 thread.join(max(0.0, deadline - self.clock.now()))
@@ -280,7 +298,7 @@ class Engine:
 
     def _must_not_wait(self) -> bool:
         """Whether the workers wait for this very thread: it is one of them, or a signal hit it under the lock."""
-        if threading.current_thread() in self.pool.threads:
+        if threading.current_thread() in (*self.pool.threads, *self.lender.homes):
             return True
         try:
             self._holding.notify()
@@ -296,7 +314,7 @@ class Engine:
         Returns:
             Whether it could be waited for.
         """
-        if isinstance(threading.current_thread(), Worker):
+        if isinstance(threading.current_thread(), RunThread):
             # It may hold the lock of a run, which others need in order to stop: it must not wait. Each worker drops
             # what there is to drop when it leaves.
             self.stop()
@@ -312,6 +330,7 @@ class Engine:
             self._dropped = True
             self.root.drop()
             self.run_storage.clear()
+            self.lender.drop()
             self.consumer.drop()
             for stage in self._stages():
                 self.totals.count(stage)
@@ -321,7 +340,8 @@ class Engine:
             if self._tail is not None:
                 self._tail.iterator = None
         cores.leave(self)
-        self.processes.leave()
+        if not self._closes:
+            self.processes.leave(self.options.close_timeout)
 
     def _stages(self) -> list[Stage]:
         tail = () if self._tail is None else (self._tail.stage,)
@@ -343,6 +363,7 @@ class Engine:
             f"consumer {self.consumer.state.name}, hurries {self.consumer.hurries}, in {self.consumer.operators}",
         ]
         lines += [f"{one.name} {one.state.name}, in {one.operators}" for one in list(self.pool.threads)]
+        lines += [f"{home.name} has {home.instance!r}" for home in list(self.lender.homes)]
         for stage in list(ready.stages()):
             out = "ended" if stage.ended else f"{len(stage.out)} ready"
             noted = "" if stage.stream is self.root else f", stream noted {cast(Stream, stage.stream).noted}"

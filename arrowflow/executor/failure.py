@@ -7,13 +7,13 @@ import threading
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, DataError, said
-from arrowflow.executor.workers.worker import Worker
+from arrowflow.executor.workers.worker import RunThread
 from arrowflow.interrupts import interruption
 
 
 def is_interrupt(error: BaseException) -> bool:
     """Whether it is the consumer who was interrupted, in the middle of a call that it ran itself."""
-    return not isinstance(threading.current_thread(), Worker) and interruption(error) is not None
+    return not isinstance(threading.current_thread(), RunThread) and interruption(error) is not None
 
 
 def located(error: BaseException, operator: str) -> ArrowflowError:

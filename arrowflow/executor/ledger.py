@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from arrowflow.kernels.items import BorrowedTicket
 
-Buffers = tuple[tuple[int, int], ...]
-"""(address, bytes) of each buffer."""
+Buffers = Mapping[int, int]
+"""Bytes of each buffer, by address: a tuple a buffer would start the garbage collector."""
 
 Released = deque[tuple[tuple[int, ...], Mapping[int, int] | None, int]]
 """The claims of tickets that are gone: addresses, buffers that were kept as a whole, and the bytes of these buffers."""
@@ -28,7 +28,7 @@ def buffers_of(chunk: object) -> Buffers:
         found = [buffer for column in chunk.columns for buffer in column.buffers()]
     else:
         found = getattr(chunk, "buffers", ())
-    return tuple((buffer.address, buffer.size) for buffer in found if buffer is not None and buffer.size)
+    return {buffer.address: size for buffer in found if buffer is not None and (size := buffer.size)}
 
 
 class Ticket:
@@ -110,16 +110,15 @@ class Ledger:
         if self._released:
             # Before looking addresses up: a freed buffer's address may already be another buffer's.
             self.drain()
-        found = dict(buffers)
         if self._kept:
-            found = {address: size for address, size in found.items() if not self._keeps(address)}
-        new = self._claim(found)
+            buffers = {address: size for address, size in buffers.items() if not self._keeps(address)}
+        new = self._claim(buffers)
         if lent:
             new = dict.fromkeys(new, 0)
         self._sizes.update(new)
         added = sum(new.values())
         self.reserve(added)
-        return Ticket(tuple(found), added, self._released)
+        return Ticket(tuple(buffers), added, self._released)
 
     def _claim(self, buffers: Mapping[int, int]) -> Mapping[int, int]:
         """Adds a claim on each buffer that is counted already, and returns the others."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from arrowflow.errors import ForkError
 from arrowflow.executor.processes.pool import dismiss
-from arrowflow.executor.workers.worker import Worker
+from arrowflow.executor.workers.worker import RunThread
 
 
 class Closable(Protocol):
@@ -77,7 +77,7 @@ def rest_at_exit() -> None:
     A moment later Python would hold it anyway; until then it would find its run closed, and raise for nobody.
     """
     thread = threading.current_thread()
-    if _Process.exiting and thread.daemon and not isinstance(thread, Worker):
+    if _Process.exiting and thread.daemon and not isinstance(thread, RunThread):
         forever = threading.Lock()
         forever.acquire()
         forever.acquire()

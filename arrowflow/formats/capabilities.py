@@ -117,7 +117,7 @@ class Sifted(NamedTuple):
 
 
 class Hints:
-    """What a `SiftingFormat` has learnt about the bad rows of a source.
+    """The knowledge of a `SiftingFormat` about the bad rows of a source.
 
     In later splits and epochs of the same process it finds bad rows sooner with it.
     """
@@ -150,7 +150,7 @@ class SiftingFormat(Protocol):
     ) -> Iterator[Sifted]:
         """Decodes a split as `Format.read` does, without its bad rows.
 
-        Which rows are bad follows from the file and the columns alone. The parts that it yields do, too, so that each is
+        The set of bad rows follows from the file and the columns alone. The parts that it yields do, too, so that each is
         kept under one name. The first may begin before `offset_rows`.
 
         Args:

@@ -107,7 +107,7 @@ class Format(Protocol):
     @property
     def renaming(self) -> str:
         """The way to give names of their own to columns that share one, in messages."""
-        return "to read all, rename them where the file is written"
+        return "from_arrow(table.rename_columns([…])) names all columns of a table of pyarrow by their places"
 
     @abstractmethod
     def footer(self, store: Store, file: File) -> Footer:

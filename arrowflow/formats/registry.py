@@ -14,14 +14,18 @@ from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.formats.protocol import Format
 from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.text.lines import LinesFormat
 from arrowflow.formats.tfrecord.tfrecord import TfrecordFormat
+from arrowflow.formats.webdataset.webdataset import WebdatasetFormat
 
 FORMATS: Final[dict[str, Format]] = {
     "parquet": ParquetFormat(),
     "ipc": IpcFormat(),
     "csv": CsvFormat(),
     "json": JsonFormat(),
+    "text": LinesFormat(),
     "tfrecord": TfrecordFormat(),
+    "webdataset": WebdatasetFormat(),
 }
 
 ENTRY_POINTS: Final = "arrowflow.formats"
@@ -86,7 +90,7 @@ def configured(format: Format, options: Mapping[str, Any]) -> Format:
     known = _options(format)
     for name in options:
         if name not in known:
-            names = f"its options are {', '.join(known)}" if known else "it has no options"
+            names = closest(name, known, kind="options") if known else "it has no options"
             raise PlanError(
                 f"{reader_of(format)}: the format {format.name!r} has no option {name!r}; {names}"
             )

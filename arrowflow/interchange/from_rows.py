@@ -21,7 +21,7 @@ from arrowflow.types import convert, is_number, normalise
 
 _COMMON: frozenset[type] = frozenset((NoneType, bool, int, float, str, bytes))
 _MADE = frozenset((pl.Null, pl.Boolean, pl.Int64, pl.Float64, pl.String, pl.Binary))
-"""What Polars makes of them. Integers that need more bits become something else, for which pyarrow is asked."""
+"""The types that Polars gives them. Integers that need more bits become something else, for which pyarrow is asked."""
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 

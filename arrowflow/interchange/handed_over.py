@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.interchange.memory import writable_root
+from arrowflow.interchange.writable import writable_root
 
 
 def _references(holder: Any, key: Any) -> int:

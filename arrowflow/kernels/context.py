@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from arrowflow.bad_rows import LeftOut
+from arrowflow.kernels.instances import Lender
 from arrowflow.kernels.items import Claim
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
@@ -42,7 +43,7 @@ class Spans(Protocol):
 
 
 class Elsewhere(Protocol):
-    """What other processes did for a run. Any thread."""
+    """The work of other processes for a run. Any thread."""
 
     def add(self, worker: Any) -> None:
         """Adds what a worker did since it was asked last: a `WorkerStatistics` of `physical.tuning`."""
@@ -54,7 +55,7 @@ class Elsewhere(Protocol):
         """Takes the reasons for which workers were added or given up so far."""
 
 
-class Context(Services, Protocol):
+class Context(Services, Lender, Protocol):
     """The executor gives this to a kernel that it makes. Its `Services` are for `read` and `apply`."""
 
     @property

@@ -11,7 +11,8 @@ from arrowflow.kernels.items import Item, Slices, Ticket
 from arrowflow.plan.position import Mark, Position
 
 LARGE_BYTES = 1 << 20
-"""A rest of a chunk that takes less may keep the chunk alive: to copy the rest takes 20 µs."""
+LARGE_COLUMN_BYTES = 8 << 10
+"""A rest of a smaller chunk may keep the chunk alive: to copy the rest takes 20 µs, and 1.3 µs for each column."""
 
 
 class Held:
@@ -94,7 +95,9 @@ class Held:
         if len(self._entries) != 1:
             return
         chunk, before, start, _, gone = self._entries[0]
-        if 4 * self.rows <= chunk.num_rows and chunk.get_total_buffer_size() >= LARGE_BYTES:
+        if 4 * self.rows > chunk.num_rows:
+            return
+        if chunk.get_total_buffer_size() >= max(LARGE_BYTES, LARGE_COLUMN_BYTES * chunk.num_columns):
             rest = pa.concat_batches(
                 [chunk.slice(start), chunk.slice(0, 0)]
             )  # two, since one would be a slice

@@ -147,13 +147,13 @@ class Made(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a stateless kernel made of a chunk with bad rows: a payload for the serial kernel of the same operator.
+    """The result of a stateless kernel for a chunk with bad rows: a payload for the serial kernel of the same operator.
 
     Attributes:
         chunk: The results for the good rows.
         bad: The bad rows, which are left out.
         given: Those rows, where they are kept.
-        error: What is wrong with the row after them, if that ends the run.
+        error: The fault of the row after them, if that ends the run.
         is_whole: Whether all rows of the chunk are bad since the function sees them together.
     """
 

@@ -299,7 +299,7 @@ class Loader(Generic[T]):
         """Makes the next `iter()` go on with the batch after the state was taken.
 
         Args:
-            state_dict: What `state_dict` returned.
+            state_dict: A result of `state_dict`.
             strict: Whether every change of the pipeline is an error. With False two changes are a warning, where no row
                 is lost and none comes twice. A file source may have new files after its old ones: the rest of the epoch
                 has their rows, too. `sample_from_datasets` may have other weights: its draws soon follow them.

@@ -6,7 +6,7 @@ from typing import Any
 
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
-from arrowflow.loaders.export_request import ExportRequest
+from arrowflow.loaders.export_request import PLAIN, ExportRequest
 from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, copy_refusal, map_arrays
 
 _KINDS = "biufc"
@@ -32,12 +32,7 @@ class DlpackExport(ArraysExport):
     __slots__ = ("_copy_shared",)
 
     def __init__(
-        self,
-        schema: Any,
-        *,
-        owned: bool,
-        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
-        copy_shared: bool = True,
+        self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, copy_shared: bool = True
     ) -> None:
         super().__init__(schema, _KINDS, "DLPack", owned=owned, request=request)
         self._copy_shared = copy_shared

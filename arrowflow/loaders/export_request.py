@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,10 @@ class ExportRequest:
         if isinstance(self.null, Mapping):
             return self.null.get(field.name, "error")
         return self.null if field.nullable else "error"
+
+
+PLAIN: Final = ExportRequest()
+"""Asks for nothing."""
 
 
 def export_request(

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
-from arrowflow.loaders.export_request import ExportRequest
+from arrowflow.loaders.export_request import PLAIN, ExportRequest
 from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, copy_refusal, map_arrays
 from arrowflow.optional import optional
 
@@ -41,12 +41,7 @@ class JaxExport(ArraysExport):
     __slots__ = ("_jax", "_on_cpu", "_sharding")
 
     def __init__(
-        self,
-        schema: Any,
-        *,
-        owned: bool,
-        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
-        sharding: Any = None,
+        self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, sharding: Any = None
     ) -> None:
         """Decides on every column of `schema`; see `NumpyExport`.
 

@@ -7,9 +7,9 @@ from operator import itemgetter
 from typing import Any, Final
 
 from arrowflow.errors import DataError, SchemaError
-from arrowflow.interchange.memory import Roots, lock, unlocked, writable_root
 from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
-from arrowflow.loaders.export_request import Canonical, ExportRequest, requested_exports
+from arrowflow.interchange.writable import Roots, lock, unlocked, writable_root
+from arrowflow.loaders.export_request import PLAIN, Canonical, ExportRequest, requested_exports
 
 Arrays = dict[str, Any]
 """Arrays by column; for lists that stay ragged a `Ragged` of two arrays."""
@@ -50,12 +50,7 @@ class NumpyExport:
     columns: tuple[ColumnExport, ...]
 
     def __init__(
-        self,
-        schema: Any,
-        *,
-        owned: bool,
-        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
-        canonical: Canonical = None,
+        self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, canonical: Canonical = None
     ) -> None:
         """Decides on every column of `schema`.
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.interchange.to_numpy import is_text
-from arrowflow.loaders.export_request import ExportRequest, check_known
+from arrowflow.loaders.export_request import PLAIN, ExportRequest, check_known
 from arrowflow.workarounds.slices import polars_frame
 
 _REFUSED: Final = {
@@ -46,13 +46,7 @@ class PolarsExport:
 
     __slots__ = ("_columns", "_extensions", "_schema")
 
-    def __init__(
-        self,
-        schema: Any,
-        *,
-        owned: bool = False,
-        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
-    ) -> None:
+    def __init__(self, schema: Any, *, owned: bool = False, request: ExportRequest = PLAIN) -> None:
         """Decides on every column of `schema`; `owned` has no effect here.
 
         Args:

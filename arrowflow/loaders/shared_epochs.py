@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Final
 
-from arrowflow.delivery import EpochCounter, Place
+from arrowflow.delivery import EpochCounter, PassStart
 from arrowflow.plan.position import listed, settled, tupled
 
 _PREFIX: Final = "arrowflow-epochs-"
@@ -32,14 +32,16 @@ class SharedEpochs(EpochCounter):
 
     Example:
         >>> import pickle
-        >>> epochs = SharedEpochs(Place(3))
+        >>> epochs = SharedEpochs(PassStart(3))
         >>> copy = pickle.loads(pickle.dumps(epochs))
         >>> copy.count(copy.begins)
         >>> epochs.begins.epoch
         4
     """
 
-    def __init__(self, begins: Place, dataset: EpochCounter | None = None, path: Path | None = None) -> None:
+    def __init__(
+        self, begins: PassStart, dataset: EpochCounter | None = None, path: Path | None = None
+    ) -> None:
         self.dataset = dataset
         self._known = begins
         self._path = path or Path(tempfile.gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
@@ -50,17 +52,17 @@ class SharedEpochs(EpochCounter):
         return _shared, (self._path, self.begins)
 
     @property
-    def begins(self) -> Place:
+    def begins(self) -> PassStart:
         """The place where the next pass begins."""
         try:
             epoch, position, *rest = json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:  # the original is gone, and the file with it
             return self._known
-        self._known = Place(epoch, tupled(position), *rest)
+        self._known = PassStart(epoch, tupled(position), *rest)
         return self._known
 
     @begins.setter
-    def begins(self, place: Place) -> None:
+    def begins(self, place: PassStart) -> None:
         self._known = place
         if not self._path.exists():
             _originals[self._path] = self
@@ -75,7 +77,7 @@ class SharedEpochs(EpochCounter):
 _originals: weakref.WeakValueDictionary[Path, SharedEpochs] = weakref.WeakValueDictionary()
 
 
-def _shared(path: Path, begins: Place) -> SharedEpochs:
+def _shared(path: Path, begins: PassStart) -> SharedEpochs:
     """Returns the original, if it lives in this process; else a copy."""
     return _originals.get(path) or SharedEpochs(begins, path=path)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.dtypes import check_bfloat16, dtype_named
 from arrowflow.interchange.to_numpy import NumpyArray, Ragged
-from arrowflow.loaders.export_request import ExportRequest, by_column
+from arrowflow.loaders.export_request import PLAIN, ExportRequest, by_column
 from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, copy_refusal
 from arrowflow.optional import optional
 
@@ -60,13 +60,7 @@ class TorchExport(ArraysExport):
     views: ClassVar[bool] = True
     """Whether tensors are views of arrays, where these are of memory that a batch owns."""
 
-    def __init__(
-        self,
-        schema: Any,
-        *,
-        owned: bool,
-        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
-    ) -> None:
+    def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
         """Decides on every column of `schema`; see `NumpyExport`.
 
         Raises:

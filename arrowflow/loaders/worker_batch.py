@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrowflow.arenas import Inbox, Outbox, Parcel
-from arrowflow.delivery import EpochCounter, Place
+from arrowflow.delivery import EpochCounter, PassStart
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
@@ -38,7 +38,7 @@ Span = tuple[str, tuple[int, ...], int]
 
 
 class WorkerBatch(dict[str, Any]):
-    """A dict whose tensors go to another process in one arena. What arrives there is a plain dict."""
+    """A dict whose tensors go to another process in one arena. It arrives there as a plain dict."""
 
 
 class CountedBatch:
@@ -52,14 +52,14 @@ class CountedBatch:
         begun: Where the pass began.
     """
 
-    def __init__(self, batch: Any, counter: EpochCounter, begun: Place) -> None:
+    def __init__(self, batch: Any, counter: EpochCounter, begun: PassStart) -> None:
         self._arriving = batch, counter, begun._replace(position=None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _counted, self._arriving
 
 
-def _counted(batch: Any, counter: EpochCounter, begun: Place) -> Any:
+def _counted(batch: Any, counter: EpochCounter, begun: PassStart) -> Any:
     """Counts the epoch, unless PyTorch receives the batch only to throw it away."""
     if not _is_reset():
         counter.count(begun, elsewhere=True)
@@ -67,7 +67,7 @@ def _counted(batch: Any, counter: EpochCounter, begun: Place) -> Any:
 
 
 def _is_reset() -> bool:
-    """Whether persistent workers begin a pass. What they had made for the pass before is received first."""
+    """Whether persistent workers begin a pass. Batches that they made for the pass before are received first."""
     frame = sys._getframe().f_back
     while frame is not None:
         if frame.f_code.co_name == "_reset" and frame.f_globals["__name__"].startswith("torch"):

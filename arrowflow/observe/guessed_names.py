@@ -81,7 +81,7 @@ OF_DATASET: Final = _each(
         "to_ddp distribute split_by_node streaming_split": "`ds.batch(n).split_by_rank(0, 1)`",
     }
 )
-"""What to write for a method that datasets do not have."""
+"""The spelling to write for a method that datasets do not have."""
 
 OF_LIBRARY: Final = _each(
     {
@@ -91,11 +91,12 @@ OF_LIBRARY: Final = _each(
         "scan_csv": "`af.read_csv(path)`",
         "scan_ndjson read_ndjson read_jsonl": "`af.read_json(path)`",
         "read_tfrecords TFRecordDataset": "`af.read_tfrecord(path)`",
-        "read_text read_lines": '`af.from_generator(lambda: ({"text": line} for line in Path(path).read_text().splitlines()))`',
-        "read_images read_files read_binary_files image_folder": "`af.list_files(path).map_rows(fn)`, where the function "
-        'gets `{"path": …}`',
+        "WebDataset webdataset read_tar": "`af.read_webdataset(path)`",
+        "read_lines scan_lines TextLineDataset": "`af.read_text(path)`",
+        "read_binary_files": "`af.read_files(path)`",
+        "image_folder ImageFolder image_dataset_from_directory": '`af.read_images(folder, labels="folder")`',
         "read_orc": '`af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))`',
-        "read_delta": "`af.from_arrow(deltalake.DeltaTable(path).to_pyarrow_dataset())`",
+        "scan_delta": "`af.read_delta(path)`",
         "read_iceberg": "`af.from_arrow(pl.scan_iceberg(path))`",
         "read_lance": "`af.from_arrow(lance.dataset(path))`",
         "read_avro": "`af.from_arrow(pl.read_avro(path))`",
@@ -119,7 +120,7 @@ OF_LIBRARY: Final = _each(
         "set_options": "`ds.with_options(af.Options(seed=1))`",
     }
 )
-"""What to write for a function that the library does not have."""
+"""The spelling to write for a function that the library does not have."""
 
 
 def no_attribute(owner: object, called: str, name: str, guesses: Mapping[str, str]) -> AttributeError:

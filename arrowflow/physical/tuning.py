@@ -376,7 +376,7 @@ class Statistics:
 
     @property
     def left_out(self) -> list[tuple[str, LeftOut]]:
-        """What each stage left out, the source's first, with the name of its operator; also on a cluster."""
+        """The bad rows that each stage left out, the source's first, with the name of its operator; also on a cluster."""
         here = [(stage.operators[0], stage.left_out) for stage in self.stages[::-1]]
         there = {} if self.cluster is None else self.cluster.left_out
         return [(name, found) for name, found in (*there.items(), *here) if found != NO_BAD_ROWS]

@@ -21,7 +21,7 @@ class Change:
 
     Attributes:
         arguments: The arguments that the node had when the state was taken.
-        effect: What follows from the change, as the rest of a sentence on the node.
+        effect: The effect of the change, as the rest of a sentence on the node.
         repeats: Whether as many rows come again unchanged as operators ask for; else only the split at the position does.
     """
 

@@ -41,7 +41,7 @@ class Obstacle(NamedTuple):
 
     Attributes:
         operator: The name of the operator that is not local.
-        reason: What lanes would change, as the rest of a sentence about the operator.
+        reason: The change that lanes would make, as the rest of a sentence about the operator.
         remedy: The change to the plan that would let it run in lanes; empty where there is none.
         most_lanes: The most lanes in which it could run as it is; 0 where the number makes no difference.
     """

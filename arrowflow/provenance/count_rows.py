@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from arrowflow.bad_rows import Policy
+from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError
 from arrowflow.ops.sources.files.row_counts import Counting, RowCounts, known_as
@@ -17,7 +17,7 @@ from arrowflow.options import Options
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
 
-_RAISE = Policy()
+_RAISE = BadRowPolicy()
 _NAMES = ("__arrowflow_file", "__arrowflow_row_group", "__arrowflow_row")
 
 

@@ -1,6 +1,7 @@
 """Sources, where datasets start: files, Arrow data, arrays, generators, numbers."""
 
 from arrowflow.sources.in_memory import from_arrow, from_generator, from_numpy, range
+from arrowflow.sources.lakes import read_delta
 from arrowflow.sources.readers import (
     list_files,
     read,
@@ -8,8 +9,11 @@ from arrowflow.sources.readers import (
     read_ipc,
     read_json,
     read_parquet,
+    read_text,
     read_tfrecord,
+    read_webdataset,
 )
+from arrowflow.sources.whole_files import read_files, read_images
 
 __all__ = [
     "from_arrow",
@@ -19,8 +23,13 @@ __all__ = [
     "range",
     "read",
     "read_csv",
+    "read_delta",
+    "read_files",
+    "read_images",
     "read_ipc",
     "read_json",
     "read_parquet",
+    "read_text",
     "read_tfrecord",
+    "read_webdataset",
 ]

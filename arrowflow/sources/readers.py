@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from os import PathLike
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import Policy
+from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import FORMATS, Format, configured, find, known_names, reader_of
@@ -22,13 +23,11 @@ from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.partitions import check_partitioning
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import given_schema
-from arrowflow.options import AUTOTUNE, OnError, parallel_calls
+from arrowflow.options import AUTOTUNE, OnError, parallel_calls, with_arguments
 from arrowflow.storage import place_of
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
-
-MAX_INT64 = (1 << 63) - 1
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Partitioning = Literal["auto", "hive"] | None
@@ -61,7 +60,7 @@ def read(
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. Of a directory
             the files with the format's suffixes are read. A list keeps its order; the files of a directory or a glob
             are sorted.
-        format: `"parquet"`, `"ipc"`, `"csv"`, `"json"`, `"tfrecord"`, a name that an installed package offers, or a
+        format: `"parquet"`, `"ipc"`, `"csv"`, `"json"`, `"text"`, `"tfrecord"`, `"webdataset"`, a name that an installed package offers, or a
             `Format`. Without it the error says how files with this ending are read.
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
@@ -72,7 +71,7 @@ def read(
         missing_columns: Whether files may lack columns of others, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
-        on_error: What becomes of bad rows, as in `read_parquet`, and as in `read_csv` for formats that tell single rows.
+        on_error: The treatment of bad rows, as in `read_parquet`, and as in `read_csv` for formats that tell single rows.
         quarantine: The folder for them, as in `read_parquet`.
         **options: The options of the format.
 
@@ -100,7 +99,7 @@ def read(
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
             memory_map=_memory_map(operator, memory_map),
-            policy=Policy.of(operator, on_error, quarantine),
+            policy=BadRowPolicy.of(operator, on_error, quarantine),
             picks=columns is not None,
         )
     )
@@ -161,21 +160,81 @@ def _memory_map(operator: str, memory_map: Any) -> bool | None:
     return memory_map
 
 
-def read_parquet(
-    paths: Paths,
-    *,
-    columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
-    filter: pl.Expr | pc.Expression | None = None,
-    filesystem: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-    schema: pa.Schema | Mapping[str, Any] | None = None,
-    partitioning: Partitioning = "auto",
-    missing_columns: MissingColumns = "error",
-    num_parallel_calls: int = AUTOTUNE,
-    memory_map: bool | None = None,
-    on_error: OnError | None = None,
-    quarantine: str | PathLike[str] | None = None,
-) -> Dataset:
+class ReadArguments(TypedDict, total=False):
+    """The arguments that all readers have; their usual values are those of `read`."""
+
+    columns: Sequence[str | pl.Expr] | pl.Expr | None
+    filter: pl.Expr | pc.Expression | None
+    filesystem: Any
+    storage_options: Mapping[str, Any] | None
+    schema: pa.Schema | Mapping[str, Any] | None
+    partitioning: Partitioning
+    missing_columns: MissingColumns
+    num_parallel_calls: int
+    on_error: OnError | None
+    quarantine: str | PathLike[str] | None
+
+
+class MappedArguments(ReadArguments, total=False):
+    """The arguments of `read_parquet` and `read_ipc`."""
+
+    memory_map: bool | None
+
+
+class TextArguments(ReadArguments, total=False):
+    """The arguments of `read_json`."""
+
+    block_bytes: int | str
+
+
+class LineArguments(TypedDict, total=False):
+    """The arguments of `read_text`."""
+
+    filter: pl.Expr | pc.Expression | None
+    filesystem: Any
+    storage_options: Mapping[str, Any] | None
+    partitioning: Partitioning
+    num_parallel_calls: int
+    encoding: str
+    block_bytes: int | str
+    on_error: OnError | None
+    quarantine: str | PathLike[str] | None
+
+
+class CsvArguments(TextArguments, total=False):
+    """The arguments of `read_csv`."""
+
+    delimiter: str | None
+    quote_char: str | None
+    escape_char: str | None
+    comment_prefix: str | None
+    skip_rows: int
+    has_header: bool
+    column_names: Sequence[str] | None
+    null_values: str | Sequence[str]
+    decimal_point: str
+    truncate_ragged_lines: bool
+    encoding: str
+
+
+class TfrecordArguments(MappedArguments, total=False):
+    """The arguments of `read_tfrecord`."""
+
+    raw: bool
+    compression: str | None
+
+
+def _usual(kind: type, format: str) -> dict[str, Any]:
+    """Returns the values of arguments that are not given: those of `read`, and those of the format."""
+    shared = signature(read).parameters
+    names: Iterable[str] = kind.__annotations__
+    return {
+        name: shared[name].default if name in shared else getattr(FORMATS[format], name) for name in names
+    }
+
+
+@with_arguments(MappedArguments, _usual(MappedArguments, "parquet"))
+def read_parquet(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
     """Reads Parquet files, row group by row group, in the order of `paths`.
 
     The first file decides the schema. Columns of other files are matched by name, and further columns are ignored.
@@ -201,19 +260,19 @@ def read_parquet(
         schema: Columns and types of all files, and of folders: a schema of pyarrow or Polars, or a mapping from
             columns to types. Columns that a file lacks are null. Columns of other types are cast; a value that would
             lose something is an error that names file, row group and row.
-        partitioning: `"hive"` makes columns of folders; None makes none. `"auto"` makes columns where files are found
-            in a directory or by a glob, unless the first file has these columns itself. Where folders make columns, a
-            file that has such a column itself is an error. Folders count from the named directory on, or from the
-            first wildcard. For a file that is named itself all folders count, with `"hive"`.
-        missing_columns: `"null"` fills columns that a file lacks with null, and takes the columns of all files: the footer
-            of each is read before the first row. `"error"` is an error for a file that lacks a column of the first one, and
-            leaves further columns out.
-        num_parallel_calls: Calls that decode at the same time.
+        partitioning: `"hive"` makes columns of folders; None makes none. `"auto"`, the default, makes columns where
+            files are found in a directory or by a glob, unless the first file has these columns itself. Where folders
+            make columns, a file that has such a column itself is an error. Folders count from the named directory on,
+            or from the first wildcard. For a file that is named itself all folders count, with `"hive"`.
+        missing_columns: `"null"` fills columns that a file lacks with null, and takes the columns of all files: the
+            footer of each is read before the first row. `"error"`, the default, is an error for a file that lacks a
+            column of the first one, and leaves further columns out.
+        num_parallel_calls: Calls that decode at the same time. Default: `af.AUTOTUNE`.
         memory_map: Whether local files are mapped into memory. The system ends a process (SIGBUS) that reads a mapped
             file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
             reads the files instead, which costs a copy, and leaves out the decoder of Polars. By default files are
             mapped, but not on network file systems (NFS, FUSE, Lustre).
-        on_error: What becomes of row groups that cannot be decoded, or do not fit `schema`. `"raise"` ends the run, `"skip"`
+        on_error: The treatment of row groups that cannot be decoded, or do not fit `schema`. `"raise"` ends the run, `"skip"`
             leaves them out, `"quarantine"` also writes place and error to a folder; so for files, but the first, without a
             readable footer. `docs/operators.md` says more. By default `Options.on_error` decides. Failures of storage,
             and files of other columns, always raise.
@@ -236,38 +295,11 @@ def read_parquet(
         >>> af.read_parquet(folder, filter=(pl.col("x") > 1) & (pl.col("year") == 2024)).to_table().to_pydict()
         {'x': [2, 3], 'year': [2024, 2024]}
     """
-    return read(
-        paths,
-        format="parquet",
-        columns=columns,
-        filter=filter,
-        filesystem=filesystem,
-        storage_options=storage_options,
-        schema=schema,
-        partitioning=partitioning,
-        missing_columns=missing_columns,
-        num_parallel_calls=num_parallel_calls,
-        on_error=on_error,
-        quarantine=quarantine,
-        memory_map=memory_map,
-    )
+    return read(paths, format="parquet", **arguments)
 
 
-def read_ipc(
-    paths: Paths,
-    *,
-    columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
-    filter: pl.Expr | pc.Expression | None = None,
-    filesystem: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-    schema: pa.Schema | Mapping[str, Any] | None = None,
-    partitioning: Partitioning = "auto",
-    missing_columns: MissingColumns = "error",
-    num_parallel_calls: int = AUTOTUNE,
-    memory_map: bool | None = None,
-    on_error: OnError | None = None,
-    quarantine: str | PathLike[str] | None = None,
-) -> Dataset:
+@with_arguments(MappedArguments, _usual(MappedArguments, "ipc"))
+def read_ipc(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
     """Reads Arrow IPC files (Feather version 2) and streams, record batch by record batch, in the order of `paths`.
 
     Uncompressed local files are mapped into memory and not copied. Streams are walked once from batch to batch, and
@@ -280,49 +312,11 @@ def read_ipc(
         >>> af.read_ipc(folder / "*.arrow").num_rows
         3
     """
-    return read(
-        paths,
-        format="ipc",
-        columns=columns,
-        filter=filter,
-        filesystem=filesystem,
-        storage_options=storage_options,
-        schema=schema,
-        partitioning=partitioning,
-        missing_columns=missing_columns,
-        num_parallel_calls=num_parallel_calls,
-        on_error=on_error,
-        quarantine=quarantine,
-        memory_map=memory_map,
-    )
+    return read(paths, format="ipc", **arguments)
 
 
-def read_csv(
-    paths: Paths,
-    *,
-    columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
-    filter: pl.Expr | pc.Expression | None = None,
-    filesystem: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-    schema: pa.Schema | Mapping[str, Any] | None = None,
-    partitioning: Partitioning = "auto",
-    missing_columns: MissingColumns = "error",
-    delimiter: str | None = None,
-    quote_char: str | None = '"',
-    escape_char: str | None = None,
-    comment_prefix: str | None = None,
-    skip_rows: int = 0,
-    has_header: bool = True,
-    column_names: Sequence[str] | None = None,
-    null_values: str | Sequence[str] = "",
-    decimal_point: str = ".",
-    truncate_ragged_lines: bool = False,
-    encoding: str = "utf-8",
-    num_parallel_calls: int = AUTOTUNE,
-    block_bytes: int | str = "4MiB",
-    on_error: OnError | None = None,
-    quarantine: str | PathLike[str] | None = None,
-) -> Dataset:
+@with_arguments(CsvArguments, _usual(CsvArguments, "csv"))
+def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
     r"""Reads CSV files, block by block, in the order of `paths`.
 
     Names come from each file's header, types from the first MiB of the first file, as `pyarrow.csv` tells them. The
@@ -353,21 +347,25 @@ def read_csv(
         delimiter: The character between fields. Default: a comma, or a tab in files that end in `.tsv` (and `.gz` and
             so on).
         quote_char: The character around texts that hold it, delimiters or line ends; inside of them it is doubled.
-            None means no quoting.
-        escape_char: The character in front of one that stands for itself, as `\\` in files of MySQL and Hive.
-        comment_prefix: The start of lines that are comments, such as `"#"`.
+            None means no quoting. Default: `"`.
+        escape_char: The character in front of one that stands for itself, as `\\` in files of MySQL and Hive. Default: none.
+        comment_prefix: The start of lines that are comments, such as `"#"`. Default: none.
         skip_rows: Lines in front of the header, or of the first row, that are left out; quotes mean nothing in them.
-        has_header: Whether the first row names the columns; else they are `column_0`, `column_1` and so on, as of Polars.
+            Default: 0.
+        has_header: Whether the first row names the columns, as by default; else they are `column_0`, `column_1` and
+            so on, as of Polars.
         column_names: Names of the columns of files that have no header.
         null_values: Texts that stand for null where they are not quoted, in text columns, too. `""` quoted is an
-            empty text.
-        decimal_point: The character before the fraction of a number; where it is a comma, `delimiter` is another one.
-        truncate_ragged_lines: Whether lines with too few fields are filled with null, and those with too many are cut.
-        encoding: The encoding of the files, such as `"cp1252"` or `"utf-16"`. Files in others than UTF-8 are read from the
-            start on, as compressed ones.
-        num_parallel_calls: Blocks decoded at the same time.
-        block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
-        on_error: What becomes of rows with a value of another type than their column, or too many or too few values, as in
+            empty text. Default: `""`.
+        decimal_point: The character before the fraction of a number, by default a point; where it is a comma,
+            `delimiter` is another one.
+        truncate_ragged_lines: Whether lines with too few fields are filled with null, and those with too many are
+            cut. Default: False.
+        encoding: The encoding of the files, such as `"cp1252"` or `"utf-16"`. Default: UTF-8. Files in others than
+            UTF-8 are read from the start on, as compressed ones.
+        num_parallel_calls: Blocks decoded at the same time. Default: `af.AUTOTUNE`.
+        block_bytes: Bytes of a block, which `shuffle` draws from. Default: 4 MiB. The size changes no value and no type.
+        on_error: The treatment of rows with a value of another type than their column, or too many or too few values, as in
             `read_parquet`, but row by row. `"raise"` delivers the rows before it.
         quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
@@ -384,49 +382,11 @@ def read_csv(
         >>> af.read_csv(folder).to_table().to_pydict()
         {'x': [1, 2], 'name': ['one', None]}
     """
-    return read(
-        paths,
-        format="csv",
-        columns=columns,
-        filter=filter,
-        filesystem=filesystem,
-        storage_options=storage_options,
-        schema=schema,
-        partitioning=partitioning,
-        missing_columns=missing_columns,
-        num_parallel_calls=num_parallel_calls,
-        on_error=on_error,
-        quarantine=quarantine,
-        delimiter=delimiter,
-        quote_char=quote_char,
-        escape_char=escape_char,
-        comment_prefix=comment_prefix,
-        skip_rows=skip_rows,
-        has_header=has_header,
-        column_names=column_names,
-        null_values=null_values,
-        decimal_point=decimal_point,
-        truncate_ragged_lines=truncate_ragged_lines,
-        encoding=encoding,
-        block_bytes=block_bytes,
-    )
+    return read(paths, format="csv", **arguments)
 
 
-def read_json(
-    paths: Paths,
-    *,
-    columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
-    filter: pl.Expr | pc.Expression | None = None,
-    filesystem: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-    schema: pa.Schema | Mapping[str, Any] | None = None,
-    partitioning: Partitioning = "auto",
-    missing_columns: MissingColumns = "error",
-    num_parallel_calls: int = AUTOTUNE,
-    block_bytes: int | str = "4MiB",
-    on_error: OnError | None = None,
-    quarantine: str | PathLike[str] | None = None,
-) -> Dataset:
+@with_arguments(TextArguments, _usual(TextArguments, "json"))
+def read_json(paths: Paths, **arguments: Unpack[TextArguments]) -> Dataset:
     r"""Reads JSON files, block by block, in the order of `paths`: an object a line, objects over several lines, or one array of objects.
 
     The objects in the first MiB of the first file decide columns and types, lists and structs among them. Values that
@@ -448,40 +408,97 @@ def read_json(
         >>> af.read_json(folder).to_table().to_pydict()
         {'x': [1, 2], 'tags': [['a', 'b'], None]}
     """
-    return read(
-        paths,
-        format="json",
-        columns=columns,
-        filter=filter,
-        filesystem=filesystem,
-        storage_options=storage_options,
-        schema=schema,
-        partitioning=partitioning,
-        missing_columns=missing_columns,
-        num_parallel_calls=num_parallel_calls,
-        on_error=on_error,
-        quarantine=quarantine,
-        block_bytes=block_bytes,
-    )
+    return read(paths, format="json", **arguments)
 
 
-def read_tfrecord(
-    paths: Paths,
-    *,
-    columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
-    filter: pl.Expr | pc.Expression | None = None,
-    filesystem: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-    schema: pa.Schema | Mapping[str, Any] | None = None,
-    partitioning: Partitioning = "auto",
-    missing_columns: MissingColumns = "error",
-    raw: bool = False,
-    compression: str | None = None,
-    num_parallel_calls: int = AUTOTUNE,
-    memory_map: bool | None = None,
-    on_error: OnError | None = None,
-    quarantine: str | PathLike[str] | None = None,
-) -> Dataset:
+@with_arguments(LineArguments, _usual(LineArguments, "text"))
+def read_text(paths: Paths, **arguments: Unpack[LineArguments]) -> Dataset:
+    r"""Reads text files, block by block, in the order of `paths`: a line is a row, in one column `text`.
+
+    A line is all between two line ends, `\n` or `\r\n`; an empty line is a row. Lines are scanned at 3 GB/s and cut at
+    1 GB/s a core. Compressed files (`.gz`, `.bz2`, `.zst`, `.lz4`, `.xz`), the scan, resume and memory are as for
+    `read_csv`. `af.read(paths, format="text", schema={"text": pa.binary()})` gives the bytes of lines unchecked.
+
+    Args:
+        paths: A path, a glob, a directory (of which the files that end in `.txt` are read, compressed ones too), a URL
+            that `pyarrow.fs` or fsspec knows, or a list of them.
+        filter: The rows to keep; the same as `.filter(filter)`.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
+        partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        num_parallel_calls: Blocks decoded at the same time.
+        encoding: An encoding that Python knows. A file that is not UTF-8 is one split, as a compressed one.
+        block_bytes: Bytes of a block.
+        on_error: The treatment of lines that are no text in this encoding, as in `read_csv`.
+        quarantine: The folder for them, as in `read_csv`.
+
+    Raises:
+        SourceError: A path is missing, a glob is empty, or a line is no UTF-8; names the line.
+        PlanError: An option makes no sense.
+
+    Example:
+        >>> import arrowflow as af, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = path.write_text("to be\nor not\n")
+        >>> af.read_text(path).to_table().to_pydict()
+        {'text': ['to be', 'or not']}
+    """
+    return read(paths, format="text", **arguments)
+
+
+@with_arguments(ReadArguments, _usual(ReadArguments, "webdataset"))
+def read_webdataset(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset:
+    """Reads WebDataset shards: tar archives in which members that share a key are one row, in the order of `paths`.
+
+    A member is called `key.column`: the key is all up to the first dot of the file's name, with its folders. `__key__` is a
+    column of texts. Columns are those of the first 1,000 rows of the first shard, in the order in which they occur. `cls`,
+    `cls2`, `class`, `count`, `index`, `inx` and `id` are int64; `txt`, `text`, `transcript` and `json` are string; all
+    others are binary: `decode_image` makes pixels, and `map` decodes the rest. A member that a row lacks is null. `schema=`
+    gives other columns and types: binary, string, numbers, booleans.
+
+    Each shard is walked once before its first row, in 20 µs a member. So `skip`, `take`, `num_rows` and resume are exact. For
+    the walk, shards that are not local are fetched once more than for the rows. Resume seeks; in a compressed shard
+    (`.tar.gz`, `.tar.zst`, …) it reads from the start again. An archive without an end mark is cut short: the rows in front
+    come before the error, less the last one, which may lack members.
+
+    Memory: a call takes 4 MiB of the archive, or one larger row.
+
+    Args:
+        paths: A path, a glob, a directory (of which the files that end in `.tar` are read, compressed ones too), a URL that
+            `pyarrow.fs` or fsspec knows, or a list of them.
+        columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
+        filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
+        schema: Columns and types of all shards; null where a row lacks a column.
+        partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        missing_columns: Whether shards may lack columns of others, as in `read_parquet`.
+        num_parallel_calls: Runs of rows that are read at the same time.
+        on_error: The treatment of runs of rows that cannot be read, as in `read_parquet`: with `"skip"` the rest of a shard
+            that is cut short is left out.
+        quarantine: The folder for their places, as in `read_parquet`.
+
+    Raises:
+        SourceError: A path is missing, a glob is empty, or a shard is no archive, or is cut short.
+        SchemaError: A member is none of its column's type; names the member.
+        PlanError: An option makes no sense.
+
+    Example:
+        >>> import arrowflow as af, io, pathlib, tarfile, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tar"
+        >>> with tarfile.open(path, "w") as archive:
+        ...     for name, data in {"one.txt": b"a cat", "one.cls": b"1", "two.txt": b"a dog"}.items():
+        ...         member = tarfile.TarInfo(name)
+        ...         member.size = len(data)
+        ...         archive.addfile(member, io.BytesIO(data))
+        >>> af.read_webdataset(path).to_table().to_pylist()
+        [{'__key__': 'one', 'txt': 'a cat', 'cls': 1}, {'__key__': 'two', 'txt': 'a dog', 'cls': None}]
+    """
+    return read(paths, format="webdataset", **arguments)
+
+
+@with_arguments(TfrecordArguments, _usual(TfrecordArguments, "tfrecord"))
+def read_tfrecord(paths: Paths, **arguments: Unpack[TfrecordArguments]) -> Dataset:
     """Reads TFRecord files of `tf.train.Example`, block by block, in the order of `paths`.
 
     Each feature becomes a column: `int64_list` gives int64, `float_list` float32, `bytes_list` binary. The first
@@ -513,11 +530,11 @@ def read_tfrecord(
         schema: Columns and types of all files.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         missing_columns: Whether files may lack columns of others, as in `read_parquet`.
-        raw: Whether records come as they are, in one binary column `record`, which a `map` can decode.
+        raw: Whether records come as they are, in one binary column `record`, which a `map` can decode. Default: False.
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
-        num_parallel_calls: Blocks decoded at the same time.
+        num_parallel_calls: Blocks decoded at the same time. Default: `af.AUTOTUNE`.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
-        on_error: What becomes of records that do not fit, as in `read_csv`; behind a damaged length the rest of the file.
+        on_error: The treatment of records that do not fit, as in `read_csv`; behind a damaged length the rest of the file.
         quarantine: The folder for them.
 
     Raises:
@@ -536,25 +553,9 @@ def read_tfrecord(
         >>> af.read_tfrecord(path).to_table().to_pydict()
         {'x': [7]}
     """
-    if raw and schema is not None:
+    if arguments.get("raw") and arguments.get("schema") is not None:
         raise PlanError(RAW_HAS_NO_SCHEMA)
-    return read(
-        paths,
-        format="tfrecord",
-        columns=columns,
-        filter=filter,
-        filesystem=filesystem,
-        storage_options=storage_options,
-        schema=schema,
-        partitioning=partitioning,
-        missing_columns=missing_columns,
-        num_parallel_calls=num_parallel_calls,
-        on_error=on_error,
-        quarantine=quarantine,
-        memory_map=memory_map,
-        raw=raw,
-        compression=compression,
-    )
+    return read(paths, format="tfrecord", **arguments)
 
 
 def list_files(

@@ -28,7 +28,7 @@ from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path
 from arrowflow.storage.mounts import on_network
 from arrowflow.storage.requests import Requests
-from arrowflow.storage.retries import without_reason
+from arrowflow.storage.retries import about_credentials
 from arrowflow.storage.settings import Settings, without_secrets
 from arrowflow.storage.store import File, Store
 
@@ -160,7 +160,7 @@ class _Opener:
         options = {} if self.settings is None else self.settings.options
         if (problem := unknown_names(address, options, error)) is not None:
             return PlanError(problem).locate(operator=self.operator)
-        text = f"{what}: {without_reason(str(error))}; check the address, the credentials and the network"
+        text = f"{what}: {about_credentials(str(error))}; check the address, the credentials and the network"
         return SourceError(without_secrets(text, self.settings)).locate(operator=self.operator)
 
     def _strip(self, text: str) -> str:

@@ -6,33 +6,8 @@ import re
 from typing import Final
 
 from arrowflow.errors import ArrowflowError, said
+from arrowflow.storage.retries import CLIENTS
 from arrowflow.storage.store import NO_RANGES, File, undelivered
-
-_LIBRARIES: Final = frozenset(
-    [
-        "adlfs",
-        "aiobotocore",
-        "aiohttp",
-        "aiohttp_retry",
-        "asyncio",
-        "azure",
-        "botocore",
-        "fsspec",
-        "gcsfs",
-        "google",
-        "http",
-        "httpx",
-        "huggingface_hub",
-        "paramiko",
-        "requests",
-        "s3fs",
-        "socket",
-        "ssl",
-        "urllib",
-        "urllib3",
-    ]
-)
-"""Packages whose exceptions are about storage or the network."""
 
 _NATIVE: Final = re.compile(
     r"AWS Error|google::cloud|GCS|Azure|HDFS|\bcurl|HTTP|Couldn't resolve|[Tt]imed? ?out"
@@ -63,6 +38,6 @@ def storage_failure(error: BaseException, file: File) -> str | None:
         return NO_RANGES
     is_named = isinstance(error, OSError) and (error.errno is not None or _NATIVE.search(str(error)))
     is_known = isinstance(error, TimeoutError | ConnectionError | PermissionError)
-    if is_named or is_known or type(error).__module__.split(".")[0] in _LIBRARIES:
+    if is_named or is_known or type(error).__module__.split(".")[0] in CLIENTS:
         return undelivered(said(error))
     return None

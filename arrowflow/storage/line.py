@@ -13,7 +13,7 @@ LARGE_BYTES: Final = 1 << 20
 """Requests of so many bytes count."""
 
 FIRST_BYTES, FIRST_SECONDS = 4 << 20, 4.0
-"""What a line is taken for at first: 1 MiB a second."""
+"""The rate of a line before it is measured: 1 MiB a second."""
 
 LOOK_SECONDS: Final = 5.0
 """A request that waits looks so often how fast the line is by now."""

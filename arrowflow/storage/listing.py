@@ -22,10 +22,13 @@ from arrowflow.storage.store import File
 _MAGIC: Final = re.compile(r"[*?\[]")
 
 _LAKES: Final = {
-    "_delta_log": ("Delta Lake", 'DeltaTable("…").to_pyarrow_dataset()'),
-    ".hoodie": ("Apache Hudi", 'pyarrow.Table.from_batches(hudi.HudiTable("…").read_snapshot())'),
-    "_versions": ("Lance", 'lance.dataset("…")'),
-    "metadata": ("Apache Iceberg", 'catalog.load_table("…").scan().to_arrow()'),
+    "_delta_log": ("Delta Lake", 'af.read_delta("…")'),
+    ".hoodie": (
+        "Apache Hudi",
+        'af.from_arrow(pyarrow.Table.from_batches(hudi.HudiTable("…").read_snapshot()))',
+    ),
+    "_versions": ("Lance", 'af.from_arrow(lance.dataset("…"))'),
+    "metadata": ("Apache Iceberg", 'af.from_arrow(catalog.load_table("…").scan().to_arrow())'),
 }
 """Folders in which a table says which of its files are current: the format of the table, and its reader."""
 _ICEBERG: Final = ".metadata.json"
@@ -203,7 +206,7 @@ def _check_lake(info: Any, depth: int) -> None:
     lake, reader = _LAKES[name]
     raise PlanError(
         f"{table!r} is a table of {lake}: {name!r} tells which of its files are current, and the others hold rows that "
-        f"were deleted or replaced; read it with af.from_arrow({reader}), or name single files in a list"
+        f"were deleted or replaced; read it with {reader}, or name single files in a list"
     ).locate(file=log)
 
 

@@ -15,7 +15,6 @@ UNFINISHED: Final = "_UNFINISHED"
 NO_ROOM: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk is full to this user",
-    errno.EROFS: "the file system can only be read",
     errno.EFBIG: "a file may not be that large (see `ulimit -f`, and what the file system takes)",
 }
 """Errors of the operating system for a file that cannot grow, with the meaning of each."""

@@ -21,7 +21,7 @@ from arrowflow.errors import ArrowflowError, PlanError, SourceError, WriteError,
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage.clients import as_s3fs, connections_of, open_by_fsspec
 from arrowflow.storage.requests import Requests, time_limit
-from arrowflow.storage.retries import Services, status_of
+from arrowflow.storage.retries import Services, about_credentials, status_of
 from arrowflow.storage.settings import Settings, without_secrets
 from arrowflow.storage.store import File, Store
 
@@ -170,7 +170,7 @@ class Objects:
         except ArrowflowError:
             raise
         except Exception as error:
-            text = f"{self.address!r} {what}: {said(error)}; check the address, the credentials, storage_options= and the network"
+            text = f"{self.address!r} {what}: {about_credentials(said(error))}; check the address, the credentials, storage_options= and the network"
             if has_condition and (status_of(error) == HTTPStatus.NOT_IMPLEMENTED or _is_of_arguments(error)):
                 text = (
                     f"the store of {self.address!r}, or this release of its client, cannot put an object only if there "

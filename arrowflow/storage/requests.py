@@ -43,7 +43,7 @@ _BY_NAME: Final = frozenset(("s3", "gcs", "abfs"))
 """Types of `pyarrow.fs` that answer one request to open a file, and one for each read. Their handles are no more than the
 name and the size of a file, so that many threads can read by one of them."""
 
-Place = tuple[int, memoryview]
+Target = tuple[int, memoryview]
 """The offset of bytes in their file, and the memory for them."""
 
 
@@ -139,7 +139,7 @@ class Requests:
 
         Raises:
             ShortRead: The file ends before a range does.
-            Exception: Whatever the client raises.
+            Exception: The client's own errors.
         """
         client = fsspec_client(filesystem)
         if client is not None:
@@ -163,7 +163,7 @@ class Requests:
 
         Raises:
             ShortRead: It is shorter than its listing said.
-            Exception: Whatever the client raises.
+            Exception: The client's own errors.
         """
         held = self.wholes.held(path)
         if held is None or held.size != size:
@@ -197,7 +197,7 @@ class Requests:
             raise SentWhole(data)
         return cast(bytes, data)
 
-    def _read(self, filesystem: Any, path: str, place: Place) -> None:
+    def _read(self, filesystem: Any, path: str, place: Target) -> None:
         """Fills memory from a native client."""
         start, memory = place
         if self.patience.hedge_seconds is None:

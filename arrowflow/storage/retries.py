@@ -1,4 +1,4 @@
-"""Which failures of a storage may pass, and when a read that failed is tried again.
+"""The failures of a storage that may pass, and the times at which a failed read is tried again.
 
 A wait doubles from one try to the next, and is drawn at random, so that readers which failed together do not come back
 together. Nothing here is a part of the data: retries change neither a value nor an order.
@@ -68,6 +68,12 @@ _REFUSED: Final = re.compile(
 )
 """Words of a refusal, which another try would meet again."""
 
+_EXPIRED: Final = re.compile(
+    r"ExpiredToken|RequestExpired|[Tt]oken (?:has |is )?expired|[Cc]redentials? (?:has|have) expired"
+)
+"""What S3, Google's storage and Azure call credentials whose time is over."""
+_SILENT: Final = re.compile(r"\[Errno 22\] Bad Request$")
+"""What s3fs makes of an HTTP 400 without a reason."""
 _STATUS: Final = re.compile(r"HTTP status (?:code )?(\d{3})")
 _TEXTS: Final = (
     (re.compile(r"curlCode: 28|[Tt]imed? ?out|REQUEST_TIMEOUT|DEADLINE_EXCEEDED"), "time-out"),
@@ -89,10 +95,13 @@ _LOST: Final = re.compile(
 )
 """Parts of the names of exceptions by which client libraries say that a connection failed."""
 
-_CLIENTS: Final = frozenset(
-    (
+CLIENTS: Final = frozenset(
+    [
+        "adlfs",
         "aiobotocore",
         "aiohttp",
+        "aiohttp_retry",
+        "asyncio",
         "azure",
         "botocore",
         "fsspec",
@@ -100,10 +109,17 @@ _CLIENTS: Final = frozenset(
         "google",
         "http",
         "httpx",
+        "huggingface_hub",
+        "paramiko",
         "requests",
+        "s3fs",
+        "socket",
+        "ssl",
+        "urllib",
         "urllib3",
-    )
+    ]
 )
+"""Packages whose exceptions are about storage or the network."""
 
 
 class ShortRead(SourceError):
@@ -135,16 +151,26 @@ def passing(error: BaseException) -> str | None:
     return next((word for each in chain if (word := _word_of(each)) is not None), None)
 
 
-def without_reason(text: str) -> str:
-    """Returns the text of a client's error, and what an HTTP 400 without a reason mostly means.
+def about_credentials(text: str) -> str:
+    """Returns the text of a client's error, and what it says of credentials.
+
+    Answers to `HEAD` have no body with a reason, and of expired credentials their status is 400.
 
     Example:
-        >>> without_reason("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-48:]
+        >>> about_credentials("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-48:]
         '(the credentials may have expired, or are wrong)'
+        >>> about_credentials("Unable to parse ExceptionName: ExpiredToken Message: The provided token has expired.")[-45:]
+        '(the credentials have expired: get new ones)'
     """
+    if _EXPIRED.search(text):
+        return f"{text} (the credentials have expired: get new ones)"
     found = _STATUS.search(text)
     is_silent = found is not None and found[1] == "400" and "AWS Error UNKNOWN" in text
-    return f"{text} (the credentials may have expired, or are wrong)" if is_silent else text
+    return (
+        f"{text} (the credentials may have expired, or are wrong)"
+        if is_silent or _SILENT.search(text)
+        else text
+    )
 
 
 def status_of(error: BaseException) -> int | None:
@@ -193,12 +219,12 @@ def _word_of(error: BaseException) -> str | None:
         word = next((word for pattern, word in _TEXTS if pattern.search(text)), None)
         if word is not None:
             return word
-    names = [each.__name__ for each in type(error).__mro__ if each.__module__.partition(".")[0] in _CLIENTS]
+    names = [each.__name__ for each in type(error).__mro__ if each.__module__.partition(".")[0] in CLIENTS]
     return "lost connection" if any(map(_LOST.search, names)) else None
 
 
 class Services(Protocol):
-    """What reads ask of the code that runs them: a run (`Context`), or the planning of one. Any thread; no lock held."""
+    """The questions of a read to the code that runs it: a run, or its planning. Any thread; no lock held."""
 
     def now(self) -> float:
         """Returns the time in seconds, by the clock of the run."""
@@ -275,8 +301,8 @@ class Patience:
         """Makes a request until it succeeds, or no other try may help or is allowed; then raises what it raised last.
 
         Args:
-            request: Is given the seconds that it may take. What it takes beyond them, as others on its line were before
-                it, is no part of the deadline.
+            request: Is given the seconds that it may take. Its waiting for others on the line, beyond these
+                seconds, is no part of the deadline.
             services: Where it waits, and who is told.
         """
         spent, failures = 0.0, 0

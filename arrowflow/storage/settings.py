@@ -17,7 +17,7 @@ LEAST_LETTERS: Final = 8
 
 
 class Settings:
-    """What `storage_options=` holds. Its `repr` has names alone; pickles keep the values.
+    """The values of `storage_options=`. Its `repr` has names alone; pickles keep the values.
 
     Example:
         >>> Settings({"key": "AKIA", "secret": "s3cr3t"})

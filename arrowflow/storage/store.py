@@ -13,7 +13,7 @@ import pyarrow as pa
 from arrowflow.errors import ArrowflowError, SourceError, said
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage.requests import PART_BYTES, Requests, SentWhole, short_read
-from arrowflow.storage.retries import passing, without_reason
+from arrowflow.storage.retries import about_credentials, passing
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ MAX_RANGE_BYTES: Final = PART_BYTES
 """Most bytes of a merged range, with the holes in it: ranges are fetched beside each other."""
 
 AHEAD_BYTES: Final = 4 << 20
-"""What is fetched at once of a file that is read from its start to its end, such as a compressed one."""
+"""The bytes of one request for a file that is read from its start to its end, such as a compressed one."""
 
 
 NO_RANGES: Final = (
@@ -305,7 +305,7 @@ def _failed(message: str, file: File) -> ArrowflowError:
 def undelivered(reason: str) -> str:
     """Returns the message that storage failed; the file may be whole."""
     return (
-        f"the storage did not deliver it: {without_reason(reason)}; the file may be whole: try again, and check the address, "
+        f"the storage did not deliver it: {about_credentials(reason)}; the file may be whole: try again, and check the address, "
         "the credentials and the network"
     )
 

@@ -65,7 +65,7 @@ def remote_change(
         seconds: The time that the answer may take, where its client can be told.
 
     Raises:
-        Exception: Whatever the client raises if it gets no answer.
+        Exception: The client's own error if it gets no answer.
     """
     try:
         size, stamp = _told(store, file, seconds)

@@ -26,9 +26,9 @@ RANKS: Final = 2
 MASK: Final = "mask"
 """The column that is false in rows that fill up the last batch."""
 REFUSED_LATE: Final = ("equal steps leave all of them out", "has no row in this repetition")
-"""What errors say that only a run finds."""
+"""The words of errors that only a run finds."""
 
-Rows = list[dict[str, Any]]
+RowDicts = list[dict[str, Any]]
 
 
 def check_ranks(apply: Callable[[Dataset], Dataset], table: pa.Table, *, parts_differ: bool = False) -> None:
@@ -75,7 +75,7 @@ def _check_whole(dataset: Dataset) -> None:
     )
 
 
-def _divided(rows: Rows) -> list[Rows]:
+def _divided(rows: RowDicts) -> list[RowDicts]:
     borders = [rank * len(rows) // RANKS for rank in range(RANKS + 1)]
     return [rows[start:end] for start, end in itertools.pairwise(borders)]
 
@@ -99,7 +99,7 @@ def _with_all_rows(node: Node) -> Node:
     return replace(node, drop_remainder=False) if isinstance(node, Batch) else node
 
 
-def _unless_refused(datasets: Callable[[], Sequence[Dataset]]) -> list[list[Rows]] | None:
+def _unless_refused(datasets: Callable[[], Sequence[Dataset]]) -> list[list[RowDicts]] | None:
     """Returns the batches of each rank; None where the plan cannot be split."""
     try:
         return [_batches(dataset) for dataset in datasets()]
@@ -111,7 +111,7 @@ def _unless_refused(datasets: Callable[[], Sequence[Dataset]]) -> list[list[Rows
         raise
 
 
-def _batches(dataset: Dataset) -> list[Rows]:
+def _batches(dataset: Dataset) -> list[RowDicts]:
     """Returns the batches of epoch 0. Lists that are padded to the longest one of a batch, or of a part of it, are left out."""
     padded = any(isinstance(node, PaddedBatch) for node in post_order(dataset._plan))
     with iter(dataset) as run:
@@ -123,7 +123,7 @@ def _kept(row: dict[str, Any], padded: bool) -> dict[str, Any]:
     return {name: value for name, value in row.items() if not (padded and isinstance(value, list))}
 
 
-def _counted(batches: Sequence[Rows]) -> Counter[str]:
+def _counted(batches: Sequence[RowDicts]) -> Counter[str]:
     """Returns how often each row comes; fillers do not count."""
     rows = itertools.chain(*batches)
     return Counter(repr(row) for row in rows if row.pop(MASK, True) is not False)

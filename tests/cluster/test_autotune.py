@@ -46,14 +46,14 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
     ray: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("arrowflow.cluster.policy.PERIOD_SECONDS", 0.5)
-    monkeypatch.setattr("arrowflow.cluster.policy.CALM", 2)
+    monkeypatch.setattr("arrowflow.cluster.scaling.PERIOD_SECONDS", 0.5)
+    monkeypatch.setattr("arrowflow.cluster.scaling.CALM", 2)
     # So small pieces are on their way for a part of the time that counts as waiting.
-    monkeypatch.setattr("arrowflow.cluster.policy.IDLES", 0.1)
+    monkeypatch.setattr("arrowflow.cluster.scaling.IDLES", 0.1)
     # However many cores the machine has left: a worker that uses few of its own gets none beside it, and one that brings
     # nothing would go again.
-    monkeypatch.setattr("arrowflow.cluster.policy.BUSY", 0.3)
-    monkeypatch.setattr("arrowflow.cluster.policy.GAIN", 0.0)
+    monkeypatch.setattr("arrowflow.cluster.scaling.BUSY", 0.3)
+    monkeypatch.setattr("arrowflow.cluster.scaling.GAIN", 0.0)
     slow = tmp_path / "slow"
     slow.touch()
     size = LANES * CHUNK_ROWS
@@ -81,9 +81,10 @@ def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
     assert found == list(itertools.islice(plan.split_by_rank(0, 1), len(found)))
 
 
+@pytest.mark.slow
 def test_each_rank_has_workers_of_its_own(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank adds workers and gives them up, and the other one notices nothing."""
-    monkeypatch.setattr("arrowflow.cluster.policy.PERIOD_SECONDS", 1e9)  # no look but that of the test
+    monkeypatch.setattr("arrowflow.cluster.scaling.PERIOD_SECONDS", 1e9)  # no look but that of the test
     options = af.Options(max_chunk_rows=CHUNK_ROWS)
     plan = af.range(640_000).map(lambda batch: batch, keeps_rows=True).batch(1600).with_options(options)
     expected = [list(dataset) for dataset in ranks(lambda: plan, 2)]

@@ -15,6 +15,8 @@ import pytest
 from tests.cluster.consumer import PIPELINES, digest, write_shards
 from tests.cluster.kills import TwoNodes, Victim, run_killed, until
 
+pytestmark = pytest.mark.slow
+
 ROWS = 60_000
 
 

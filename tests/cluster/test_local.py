@@ -11,6 +11,8 @@ import pytest
 
 from tests.ray_cluster import ROOT, SETTINGS
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import ray
 import arrowflow as af

@@ -24,6 +24,8 @@ from arrowflow.errors import FunctionError, MissingPackageError, PlanError, Work
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, UNCOUNTED, of, ranks, steps_of
 
+pytestmark = pytest.mark.slow
+
 KILLS = scaled(2)
 """Pipelines of which workers are killed."""
 SUITE = ["shuffle", "bucket", "cache", "repeat above", "function behind"]

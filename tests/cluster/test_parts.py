@@ -87,6 +87,7 @@ def used_bytes(ray: Any, looks: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joins", [True, False], ids=["rows", "whole batches"])
 def test_the_store_holds_its_part_and_no_more(ray: Any, large_groups: Path, joins: bool) -> None:
     """By the store's own numbers: while the consumer sleeps, and while it keeps all that it got."""

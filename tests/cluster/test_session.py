@@ -1,4 +1,4 @@
-"""How a session follows its policy, and the rank in a worker of Ray Train. Needs no cluster."""
+"""How a session follows its scaling, and the rank in a worker of Ray Train. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.policy import Policy, dealt
+from arrowflow.cluster.lane_worker import Piece, Ready, Request
+from arrowflow.cluster.scaling import Scaling, dealt
 from arrowflow.cluster.session import MAX_DEATHS, PIECE_BYTES, Asked, Remote, Session
-from arrowflow.cluster.worker import Piece, Ready, Request
 from arrowflow.errors import PlanError, WorkerError
 from arrowflow.ops.ranks.rank import found_rank
 
@@ -51,34 +51,34 @@ class Ray:
 HERE = Ready("here", 1, None)
 
 
-def tuned(monkeypatch: pytest.MonkeyPatch, coming: Any) -> tuple[Session, Policy]:
-    """Returns a session of four lanes with one busy worker whose policy has just added another one."""
+def tuned(monkeypatch: pytest.MonkeyPatch, coming: Any) -> tuple[Session, Scaling]:
+    """Returns a session of four lanes with one busy worker whose scaling has just added another one."""
     monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, coming))
-    session, policy = Session(af.RayEngine(cpus_per_worker=1)), Policy(most=3, own=4, cores=1)
+    session, scaling = Session(af.RayEngine(cpus_per_worker=1)), Scaling(most=3, own=4, cores=1)
     session._ray = Ray()
     session._lanes, session._places = (0, 1, 2, 3), dealt({}, range(4), 1)
     session._workers = [only] = [Remote(0, None, HERE, HERE)]
-    session._look(policy, 0.0)
-    only.cpu_seconds, only.rows, policy.waited = 0.9, 100, 3.0
-    session._look(policy, 1.0)  # too early
-    only.cpu_seconds, policy.waited = 2.4, 8.0
-    session._look(policy, 2.5)
+    session._look(scaling, 0.0)
+    only.cpu_seconds, only.rows, scaling.waited = 0.9, 100, 3.0
+    session._look(scaling, 1.0)  # too early
+    only.cpu_seconds, scaling.waited = 2.4, 8.0
+    session._look(scaling, 2.5)
     assert [since for _, since in filter(None, [session._coming])] == [2.5]
-    session._policy = policy
-    return session, policy
+    session._scaling = scaling
+    return session, scaling
 
 
 def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, policy = tuned(monkeypatch, HERE)
+    session, scaling = tuned(monkeypatch, HERE)
     (only,) = session._workers
-    session._look(policy, 3.5)
+    session._look(scaling, 3.5)
     assert [each.number for each in session._workers] == [0, 1]
     assert session._places == {0: 0, 1: 0, 2: 1, 3: 1}
     assert session.worker_of(3) is session._workers[1]
-    only.cpu_seconds, only.rows, policy.waited = 3.0, 110, 8.0
-    session._look(policy, 5.0)
+    only.cpu_seconds, only.rows, scaling.waited = 3.0, 110, 8.0
+    session._look(scaling, 5.0)
     assert len(session._workers) == 2, "what was before it came does not count"
-    session._look(policy, 6.0)
+    session._look(scaling, 6.0)
     assert session._workers == [only] and set(session._places.values()) == {0}
     assert session.moves()[-1].startswith("2 -> 1 workers: 2 brought 0.")
 
@@ -94,14 +94,14 @@ def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.Mo
 def test_a_run_goes_on_without_a_worker_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, promise: Any, why: str
 ) -> None:
-    session, policy = tuned(monkeypatch, promise)
+    session, scaling = tuned(monkeypatch, promise)
     for now in (3.5, 7.0, 123.0):
-        session._look(policy, now)
+        session._look(scaling, now)
         assert set(session._places.values()) == {0}, "no lane waits for it"
     assert session._coming is None
     assert session.moves()[-1] == f"2 -> 1 workers: worker 1 {why}"
-    session._workers[0].cpu_seconds, policy.waited = 30.0, 80.0
-    session._look(policy, 128.0)
+    session._workers[0].cpu_seconds, scaling.waited = 30.0, 80.0
+    session._look(scaling, 128.0)
     assert session._coming is None, "it is not tried again"
 
 

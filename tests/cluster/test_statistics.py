@@ -16,13 +16,14 @@ import pytest
 import arrowflow as af
 from arrowflow.autotune import bottleneck
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
+from arrowflow.cluster.lane_worker import Piece, Ready, Request
 from arrowflow.cluster.session import Asked, Remote, Session
-from arrowflow.cluster.worker import Piece, Ready, Request
 from tests.cluster import bad_rows
 from tests.cluster.test_on_cluster import engine, processes_of, rows_of
 from tests.ops.ranks.pipelines import BATCH, of
 
 
+@pytest.mark.slow
 def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:
     dataset = of(shards).shuffle(1600, seed=1).batch(BATCH).with_engine(engine(2))
     with iter(dataset) as run:
@@ -48,6 +49,7 @@ def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:
     assert ", in the workers of the cluster, limits you: the loop waited 89 %" in bottleneck(waiting)
 
 
+@pytest.mark.slow
 def test_an_epoch_has_figures_of_its_own(ray: Any, shards: Path) -> None:
     loader = of(shards).batch(BATCH).to_numpy(engine=engine(1))
     for _ in range(2):
@@ -57,6 +59,7 @@ def test_an_epoch_has_figures_of_its_own(ray: Any, shards: Path) -> None:
         assert [each.rows for each in cluster.workers] == [17_770]
 
 
+@pytest.mark.slow
 def test_a_trace_shows_workers_beside_the_consumer(ray: Any, shards: Path, tmp_path: Path) -> None:
     dataset = af.range(4_000_000).with_columns(x=pl.col("id") * 2.0).batch(16_000).with_engine(engine(2))
     with iter(dataset) as run, run.trace(tmp_path / "trace.json"):
@@ -94,6 +97,7 @@ def test_clocks_are_compared_by_the_quickest_piece() -> None:
     assert remote.ahead_seconds == pytest.approx(1000.0 - 0.01)
 
 
+@pytest.mark.slow
 def test_bad_rows_of_workers_count_once(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of workers that are killed, and of lanes that move. Other pipelines: `test_worker.py`."""
     monkeypatch.setattr("arrowflow.cluster.session.PIECE_BYTES", 64)

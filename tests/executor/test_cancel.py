@@ -443,6 +443,8 @@ def preempted() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, previous)
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 @pytest.mark.usefixtures("preempted")
 def test_an_interrupt_at_any_point_of_the_consumer_ends_the_run() -> None:
     import arrowflow as af

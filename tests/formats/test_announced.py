@@ -13,8 +13,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.formats.ipc.ipc import IpcFormat
+from arrowflow.formats.parquet.column_chunks import ColumnChunks
 from arrowflow.formats.parquet.parquet import ParquetFormat
-from arrowflow.formats.parquet.sizes import TextSizes
 from tests.executor.fakes import Running, Stepper, read_slowly, stepper_of
 from tests.formats.reading import open_footer, read_split
 
@@ -130,12 +130,13 @@ def test_the_bytes_of_unencoded_texts_are_read_from_the_footer(tmp_path: Path, v
         texts(), tmp_path / "a", row_group_size=1500, write_statistics=False, data_page_version=version
     )
     data = (tmp_path / "a").read_bytes()
-    sizes = TextSizes(data[-8 - int.from_bytes(data[-8:-4], "little") : -8], num_chunks=8)
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    chunks = ColumnChunks(footer, pq.read_metadata(tmp_path / "a"))
     for group in range(2):
         part = texts().slice(1500 * group, 1500)
         lists = [text for row in part["list"].to_pylist() if row for text in row]
         expected = [None, 500 * 11_000, sum(map(len, lists)), sum(map(len, part["plain"].to_pylist()))]
-        assert [sizes.of(group, leaf) for leaf in range(4)] == expected
+        assert [chunks.text_bytes(group, leaf) for leaf in range(4)] == expected
 
 
 @pytest.mark.parametrize("name", ["long", "list", "plain"])
@@ -151,7 +152,7 @@ def test_texts_are_counted_by_what_they_take(tmp_path: Path, name: str) -> None:
 
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes footers say nothing of texts, as those of many writers."""
-    monkeypatch.setattr(TextSizes, "of", lambda self, row_group, leaf: None)
+    monkeypatch.setattr(ColumnChunks, "text_bytes", lambda self, row_group, leaf: None)
 
 
 def test_texts_that_nothing_is_said_of_are_unsure_where_they_are_encoded(

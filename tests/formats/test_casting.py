@@ -104,7 +104,10 @@ def test_shards_that_drifted(tmp_path: Path, format: str, type: pa.DataType) -> 
     ds = af.read(tmp_path, format=format, schema=pa.schema({"x": type}))
     assert ds.to_table()["x"].to_pylist() == VALUES
     assert ds.schema.field("x").type == type
-    check_dataset(lambda: af.read(tmp_path, format=format, schema=pa.schema({"x": type})).batch(3))
+    check_dataset(
+        lambda: af.read(tmp_path, format=format, schema=pa.schema({"x": type})).batch(3),
+        in_full=type == pa.int64(),
+    )
 
 
 def test_a_global_shuffle_gathers_rows_that_are_cast(tmp_path: Path) -> None:

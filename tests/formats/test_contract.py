@@ -22,13 +22,24 @@ import arrowflow as af
 from arrowflow.formats import FORMATS, File, Footer, Format, Range, Split, Store, conform
 from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.text.lines import LinesFormat
 from arrowflow.formats.tfrecord import tfrecord
+from arrowflow.formats.webdataset import webdataset
 from arrowflow.testing import check_format
 from arrowflow.testing.formats import TABLE
 from tests.formats.records_format import HEADER, RECORD, SCHEMA, RecordsFormat, write_records
 from tests.formats.tfrecords import encoded, framed
+from tests.formats.webdataset.test_webdataset import write_tar
 
 RECORDS = pa.table({"id": pa.array(range(60), pa.int64()), "value": pa.array([row / 4 for row in range(60)])})
+TEXTS = pa.table({"text": [f"{row} and" * (row % 3) for row in range(60)]})
+MEMBERS = pa.table(
+    {
+        "__key__": [f"{row:03}" for row in range(60)],
+        "cls": pa.array(range(60), pa.int64()),
+        "bin": pa.array([None if row % 7 == 3 else bytes(9 * row) for row in range(60)], pa.binary()),
+    }
+)
 EXAMPLES = pa.table(
     {
         "id": pa.array(range(60), pa.int64()),
@@ -59,6 +70,19 @@ def write_lines(table: pa.Table, path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
 
 
+def write_text(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(f"{line}\n" for line in table["text"].to_pylist()))
+
+
+def write_members(table: pa.Table, path: Path) -> None:
+    rows = [
+        (row["__key__"], {"cls": str(row["cls"]).encode(), "bin": row["bin"]}) for row in table.to_pylist()
+    ]
+    write_tar(
+        path, [(key, {name: data for name, data in row.items() if data is not None}) for key, row in rows]
+    )
+
+
 def write_array(table: pa.Table, path: Path) -> None:
     path.write_text(json.dumps(table.to_pylist()))
 
@@ -82,6 +106,8 @@ SHIPPED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "csv": ("csv", write_csv, {"has_end": False}),
     "json lines": ("json", write_lines, {"has_end": False}),
     "json array": ("json", write_array, {"has_end": False}),
+    "text": ("text", write_text, {"has_end": False, "table": TEXTS}),
+    "webdataset": ("webdataset", write_members, {"has_end": False, "table": MEMBERS}),
     "tfrecord": ("tfrecord", write_examples, {"has_end": False, "table": EXAMPLES}),
     "compressed tfrecord": (
         "tfrecord",
@@ -92,12 +118,14 @@ SHIPPED: dict[str, tuple[str, Any, dict[str, Any]]] = {
 SMALL: dict[str, Format] = {
     "csv": CsvFormat(block_bytes=300),
     "json": JsonFormat(block_bytes=700),
+    "text": LinesFormat(block_bytes=100),
 }
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_formats_keep_the_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tfrecord, "MAX_SPLIT_ROWS", 17)
+    monkeypatch.setattr(webdataset, "SPLIT_ROWS", 17)
     format, write, more = SHIPPED[name]
     check_format(SMALL.get(format, FORMATS[format]), write, **more)
 
@@ -313,7 +341,7 @@ def test_an_entry_point_installs_a_format(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("installed")
 def test_options_of_a_format_are_checked(tmp_path: Path) -> None:
     with pytest.raises(
-        af.PlanError, match="read: the format 'records' has no option 'rows'; its options are split_rows"
+        af.PlanError, match="read: the format 'records' has no option 'rows'; did you mean 'split_rows'"
     ):
         af.read(tmp_path, format="records", rows=9)
     with pytest.raises(af.PlanError, match="split_rows is at least 1, got 0"):
@@ -323,7 +351,7 @@ def test_options_of_a_format_are_checked(tmp_path: Path) -> None:
     ):
         af.read(tmp_path, format="parquet", stored=frozenset())
     with pytest.raises(
-        af.PlanError, match="no option 'types'; its options are block_bytes, encoding, delimiter, quote_char"
+        af.PlanError, match="no option 'types'; known options: block_bytes, encoding, delimiter, quote_char"
     ):
         af.read(tmp_path, format="csv", types=SCHEMA)
     with pytest.raises(af.PlanError, match="there is no format 'record'; did you mean 'records'"):
@@ -361,6 +389,8 @@ SAME: dict[str, Callable[[Path], tuple[af.Dataset, af.Dataset]]] = {
         af.read(path, format="csv", null_values=["-"], column_names=("x",), block_bytes=1024),
     ),
     "json": lambda path: (af.read_json(path), af.read(path, format="json", block_bytes="4MiB")),
+    "text": lambda path: (af.read_text(path), af.read(path, format="text")),
+    "webdataset": lambda path: (af.read_webdataset(path), af.read(path, format="webdataset")),
     "tfrecord": lambda path: (af.read_tfrecord(path, raw=True), af.read(path, format="tfrecord", raw=True)),
 }
 

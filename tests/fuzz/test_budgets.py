@@ -360,6 +360,7 @@ def test_a_pipeline_stays_within_its_budget_or_names_one_that_suffices(case: Cas
     pytest.fail(f"{MAX_REFUSALS} budgets that were named did not suffice; the last one: {case.ram_budget:,}")
 
 
+@pytest.mark.slow
 def test_a_call_in_flight_for_what_is_wanted_is_no_reason_to_refuse_a_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

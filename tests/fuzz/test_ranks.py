@@ -19,6 +19,8 @@ from tests.fuzz.drafts import DRAFTS, LOCAL_DRAFTS
 from tests.fuzz.ranks import Case, Refused, Split, Unrunnable, Way, check_parts, check_whole
 from tests.fuzz.watch import kinds
 
+pytestmark = pytest.mark.slow
+
 SIZES: Final = st.sampled_from([1, 2, 4, 8])
 MANY: Final = 100
 """Of fewer plans most may be refused by chance. About two in five are, so two in three of so many are no chance."""

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.clock import WallClock
+from arrowflow.executor.workers.instances import RunInstances
+from arrowflow.executor.workers.worker import Caller
 from arrowflow.interchange.handed_over import TakeOver, copied_value, unshared
 from arrowflow.ops.functions.user_function import UserFunction
 
@@ -177,9 +180,11 @@ def test_an_instance_is_lent_again_when_its_array_was_taken_over() -> None:
             self.out.fill(number)
             return self.out
 
-    function = UserFunction(Keeps, {}, 0)
+    lender = RunInstances(WallClock(), Caller)
+    function = UserFunction(Keeps, lender, 0)
     # A call that comes before the array of another one was taken over gets an instance of its own.
     first, second = function(1, then=lambda returned: (returned[0], function(2)))
+    lender.end()
     assert (first.tolist(), second.tolist()) == ([1], [2])
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.kernels.gather import GatherKernel
+from arrowflow.kernels.gather import GatherKernel, OfSchema
 from arrowflow.kernels.items import Origin
 from arrowflow.testing import batches_of, check_any_chunks, chunked
 
@@ -85,3 +85,24 @@ def test_rows_that_do_not_fit_into_one_record_batch_are_a_data_error() -> None:
         af.DataError, match=r"24 rows cannot be gathered together .offset overflow.; .* 2 GiB a column"
     ):
         Failing().apply(TABLE, Origin(0))
+
+
+def test_what_is_found_in_a_schema_is_found_once() -> None:
+    asked: list[pa.Schema] = []
+
+    def num_columns(schema: pa.Schema) -> int:
+        asked.append(schema)
+        return len(schema.names)
+
+    count = OfSchema(num_columns)
+    one, two = pa.schema([("a", pa.int8())]), pa.schema([("a", pa.int8()), ("b", pa.list_(pa.int8()))])
+    described = pa.schema([pa.field("a", pa.int8(), metadata={"of": "a field"})], metadata={"of": "a schema"})
+    assert [count(schema) for schema in (one, pa.schema(list(one)), described, two, two, one)] == [
+        1,
+        1,
+        1,
+        2,
+        2,
+        1,
+    ]
+    assert asked == [one, two, one]

@@ -57,6 +57,26 @@ def test_a_mark_leads_back_to_the_oldest_row_whatever_the_borders_are_then(
     assert popped(again, again.rows) == list(range(gone, 20))
 
 
+def test_a_small_rest_is_copied_where_that_is_cheap() -> None:
+    """To copy a rest costs by the column, and frees by the byte."""
+    for columns, rows, copied in (
+        (1, 1 << 17, True),
+        (1000, 1 << 9, False),
+        (100, 1 << 11, True),
+        (1, 1 << 9, False),
+    ):
+        chunk = pa.record_batch(
+            {f"c{number}": pa.array(range(rows), pa.int64()) for number in range(columns)}
+        )
+        held = Held()
+        held.add(Item(chunk, (rows,), "ticket", Origin(0)))
+        held.pop(rows - 10)
+        held.compact()
+        assert held.tickets() == [() if copied else "ticket"]
+        assert held.mark() == (None, rows - 10)
+        assert held.pop(10)[0][0].equals(chunk.slice(rows - 10))
+
+
 def test_a_mark_while_rows_are_still_skipped_keeps_the_rest_of_them() -> None:
     held = Held(None, 5)
     for item in items([2], 0)[:2]:

@@ -19,6 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 import arrowflow as af
+from tests.ops.tables import PNG
 
 ROWS: Final = 6
 KINDS: Final[tuple[Callable[[int], pa.Array], ...]] = (
@@ -113,6 +114,7 @@ COLUMNS: Final[dict[str, Pipeline]] = {
     "fill_null": of("floats", lambda rows, wide: rows.fill_null(0.5)),
     "fill_null by column": of("floats", lambda rows, wide: rows.fill_null(each(wide, lambda name: 0.5))),
     "fill_null by arrow": of("texts", lambda rows, wide: rows.fill_null("")),
+    "decode_image": of("whole", lambda rows, wide: rows.with_columns(image=pl.lit(PNG)).decode_image("image", 1)),
     "stack": of("whole", lambda rows, wide: rows.stack(a=wide.names[::2], b=wide.names[1::2])),
     "stack and cast": of("whole", lambda rows, wide: rows.stack(dtype="float64", a=wide.names)),
     "filter": of("mixed", lambda rows, wide: rows.filter(pl.col(wide.first) != 1)),

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 300
 
 
+@pytest.mark.slow
 def test_no_line_does_the_square_of_its_work() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.linear.run"],

@@ -138,6 +138,7 @@ def run(code: str, **environment: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_global_arrays_over_several_devices() -> None:
     code = """
 import arrowflow as af, jax, numpy as np
@@ -167,6 +168,7 @@ assert [shard.data.shape for shard in x.addressable_shards] == [(14, 3)] * 4
     run(code, XLA_FLAGS="--xla_force_host_platform_device_count=4")
 
 
+@pytest.mark.slow
 def test_with_x64_dtypes_stay_what_they_are() -> None:
     code = """
 import arrowflow as af, pyarrow as pa

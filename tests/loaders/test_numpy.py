@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -422,23 +420,3 @@ def test_explain_names_what_is_copied() -> None:
         "s: string -> object: copied: dtype: Python objects",
     ]
     assert "writable" in NumpyExport(schema, owned=True).explain()[0]
-
-
-def test_pandas_stays_out() -> None:
-    code = """
-import sys
-import numpy as np, polars as pl, pyarrow as pa
-from arrowflow.loaders.dlpack import DlpackExport
-from arrowflow.loaders.numpy import NumpyExport
-from arrowflow.loaders.polars import PolarsExport
-kinds = [pa.int32(), pa.bool_(), pa.date32(), pa.string(), pa.list_(pa.int8(), 2), pa.timestamp("us")]
-batch = pa.RecordBatch.from_arrays([pa.nulls(4, kind).slice(4) for kind in kinds], names=list("abcdef"))
-for exporter in (NumpyExport(batch.schema, owned=True), PolarsExport(batch.schema)):
-    exporter(batch), exporter.chunk(batch)(0, 0), exporter.explain()
-DlpackExport(batch.select(["a"]).schema, owned=False)(batch.select(["a"]))
-text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], "i4")), pa.py_buffer(b"ab")])
-batch = pa.RecordBatch.from_arrays([text], names=["t"])
-assert NumpyExport(batch.schema, owned=True)(batch)["t"][0] == "ab"
-assert "pandas" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import logging
-import os
 import pickle
-import subprocess
 import sys
-import textwrap
 import types
 import warnings
+from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,15 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.delivery import EpochCounter, Place
+from arrowflow.delivery import EpochCounter, PassStart
 from arrowflow.errors import MissingPackageError, PlanError, StateError
 from arrowflow.loaders import torch_dataset
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from tests.loaders.frameworks import plain
 from tests.loaders.torch_plans import PLANS, delivered
+from tests.warm import Server, close_cached
 
 pytestmark = [pytest.mark.torch]
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_SECONDS = 100
 STEPS = 16
 
 
@@ -399,9 +397,9 @@ def test_workers_ask_no_coordinator(data: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_copies_count_together() -> None:
-    own = EpochCounter(Place(4))
-    epochs = SharedEpochs(Place(4), own)
-    copy = SharedEpochs(Place(), path=epochs._path)
+    own = EpochCounter(PassStart(4))
+    epochs = SharedEpochs(PassStart(4), own)
+    copy = SharedEpochs(PassStart(), path=epochs._path)
     begun = copy.begins
     assert (begun.epoch, begun.elsewhere) == (4, False)
     copy.count(begun, elsewhere=True)
@@ -413,7 +411,7 @@ def test_copies_count_together() -> None:
 
 
 def test_the_count_leaves_no_file() -> None:
-    epochs = SharedEpochs(Place(3))
+    epochs = SharedEpochs(PassStart(3))
     copy = SharedEpochs(epochs.begins, path=epochs._path)
     path = epochs._path
     del epochs
@@ -430,7 +428,7 @@ def test_the_count_leaves_no_file() -> None:
 # ---------------------------------------------------------------- workers in processes
 
 PRELUDE = """
-import itertools, json, multiprocessing, sys, warnings
+import gc, itertools, json, multiprocessing, os, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 from torch.utils.data import DataLoader
@@ -443,19 +441,29 @@ def dataset():
 
 def loader(found, workers, **options):
     return DataLoader(found, batch_size=None, num_workers=workers, **options)
+
+gc.freeze()
 """
+
+
+@functools.cache
+def server() -> Server:
+    return Server(PRELUDE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    close_cached(server)
 
 
 def run(script: str) -> None:
     """Runs a script in a process of its own, which has run no pipeline: that may be forked."""
-    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=DEADLINE_SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    status, _, errors = server().run(script)
+    assert status == 0, errors
 
 
+@pytest.mark.slow
 def test_forked_workers_deliver_the_batches_of_to_torch(data: Any) -> None:
     run("""
     found = {}
@@ -473,6 +481,7 @@ def test_forked_workers_deliver_the_batches_of_to_torch(data: Any) -> None:
     """)
 
 
+@pytest.mark.slow
 def test_forked_workers_count_epochs(data: Any) -> None:
     """PyTorch would warn of a length that is too small."""
     run("""
@@ -511,6 +520,7 @@ def test_forked_workers_count_epochs(data: Any) -> None:
     """)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here")
 def test_forked_workers_do_not_wait_for_threads_that_are_not_there(data: Any) -> None:
     """Of Polars, which starts them where a schema is asked for; who needs none of them goes on."""
@@ -533,6 +543,7 @@ def test_forked_workers_do_not_wait_for_threads_that_are_not_there(data: Any) ->
     """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_are_not_forked(method: str, data: Any) -> None:
     """This process runs pipelines, too."""
@@ -580,6 +591,7 @@ def check(found):
 """
 
 
+@pytest.mark.slow
 def test_stateful_data_loaders_go_on_with_the_next_batch(data: Any) -> None:
     """Also where the last batch was taken (16), or nobody asked after the end (17)."""
     pytest.importorskip("torchdata", reason="torchdata is not installed")
@@ -598,6 +610,7 @@ check(found)
     )
 
 
+@pytest.mark.slow
 def test_states_of_stateful_data_loaders_go_on_with_any_number_of_workers(data: Any) -> None:
     """`StatefulDataLoader` refuses a state of other workers, so the dataset loads it."""
     pytest.importorskip("torchdata", reason="torchdata is not installed")

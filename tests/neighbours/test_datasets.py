@@ -19,6 +19,8 @@ from arrowflow.testing import check_dataset, check_epochs, check_resume
 from tests.neighbours.snippets import run_snippet
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.slow
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 with warnings.catch_warnings(action="ignore"):
     datasets: Any = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")

@@ -15,6 +15,7 @@ from tests.neighbours.snippets import run_snippet
 
 BACKEND = next((name for name in ("torch", "jax") if importlib.util.find_spec(name)), None)
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed"),
     pytest.mark.skipif(

@@ -18,6 +18,7 @@ import arrowflow as af
 from tests.neighbours.snippets import run_snippet
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="Lightning is not installed"),

@@ -15,7 +15,7 @@ import pytest
 from tests.neighbours.ranks import rows
 from tests.warm import Server, close_cached
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 PACKAGES: Final = {
     "dcp": "torch",

@@ -8,8 +8,6 @@ import importlib.util
 import pickle
 import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +25,7 @@ import arrowflow as af
 from arrowflow.dataset import plans_of
 from arrowflow.loaders.base import Loader
 from arrowflow.observe.guessed_names import OF_DATASET, OF_LIBRARY
+from tests import warm
 
 GUESSES = {f"ds.{name}": code for name, code in OF_DATASET.items()} | {
     f"af.{name}": code for name, code in OF_LIBRARY.items()
@@ -148,9 +147,8 @@ def test_an_error_says_what_to_write() -> None:
 
 
 def test_python_suggests_names_that_are_nearly_right() -> None:
-    code = "import arrowflow as af; af.range(3).shufle(3)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "has no attribute 'shufle'. Did you mean: 'shuffle'?" in found.stderr
+    _, _, errors = warm.plain().run("af.range(3).shufle(3)")
+    assert "has no attribute 'shufle'. Did you mean: 'shuffle'?" in errors
 
 
 def test_questions_for_names_stay_questions() -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import gc
 import io
 import logging
-import os
-import subprocess
 import sys
 import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from arrowflow.observe.progress import BYTES, COUNTS, ProgressBar, _bar_type, _scaled
+from tests import warm
 
-ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
 
 
@@ -311,16 +308,6 @@ def test_tqdms_own_settings_hold() -> None:
 
 def run(code: str, **environment: str) -> str:
     """Returns what a process draws that runs this code."""
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    # Not as text, which has no carriage returns.
-    drawn = found.stderr.decode()
-    assert found.returncode == 0, drawn
-    assert found.stdout == b""
+    status, out, drawn = warm.plain().run(f"os.environ |= {environment}\n{code}")
+    assert (status, out) == (0, ""), drawn
     return drawn

@@ -90,6 +90,12 @@ def up_to(row: dict[str, Any]) -> af.Dataset:
     return af.range(row["row"] % 4)
 
 
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de"
+    "0000000c49444154081d636067670700002e0016005c12200000000049454e44ae426082"
+)
+"""A picture of one pixel."""
+
 OPERATORS: dict[str, Apply] = {
     "select": lambda ds: ds.select(*reversed(ds.schema.names)),
     "with_columns": lambda ds: ds.with_columns(double=pl.col("row") * 2),
@@ -97,6 +103,7 @@ OPERATORS: dict[str, Apply] = {
     "rename": lambda ds: ds.rename({"row": "was", "text": "row"}).rename({"row": "text", "was": "row"}),
     "cast": lambda ds: ds.cast({"row": pa.int32()}).cast({"row": pa.int64()}),
     "fill_null": lambda ds: ds.fill_null({"row": 0}),
+    "decode_image": lambda ds: ds.with_columns(gone=pl.lit(PNG)).decode_image("gone", 1).drop("gone"),
     "stack": lambda ds: ds.with_columns(a=pl.col("row"), c=pl.col("row") + 1).stack(pair=["a", "c"]),
     "filter": lambda ds: ds.filter(pl.col("row") % 3 != 1),
     "map": lambda ds: ds.map(identity, schema=ds.schema),
@@ -134,7 +141,18 @@ OPERATORS: dict[str, Apply] = {
 }
 """Every operator, on a table with the columns `row` and `text`."""
 
-BATCHED_ALLOWED = ["select", "with_columns", "drop", "rename", "cast", "fill_null", "stack", "map", "repeat"]
+BATCHED_ALLOWED = [
+    "select",
+    "with_columns",
+    "drop",
+    "rename",
+    "cast",
+    "fill_null",
+    "stack",
+    "decode_image",
+    "map",
+    "repeat",
+]
 BATCHED_ALLOWED += ["batch", "prefetch", "with_options", "map_rows", "scan", "cache"]
 BATCHED_ALLOWED += ["padded_batch", "pack_sequences", "bucket_by_sequence_length", "group_by_window"]
 BATCHED_REFUSED = ["assert_cardinality", "unique", "rejection_resample", "window", "flat_map", "interleave"]

@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
-Fault = Literal["busy", "unavailable", "error", "reset", "lost", "cut", "short", "hang"]
+Fault = Literal["busy", "unavailable", "error", "reset", "lost", "cut", "short", "hang", "expired"]
 
 _BLOCK_BYTES: Final = 1 << 18
 _STATUS: Final = {
     "busy": "429 Too Many Requests",
     "unavailable": "503 Slow Down",
     "error": "500 Internal Server Error",
+    "expired": "400 Bad Request",
 }
-_BODY: Final = (
-    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SlowDown</Code><Message>Please reduce your request rate.'
-    b"</Message><RequestId>1</RequestId></Error>"
-)
+_BODY: Final = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{}</Code><Message>{}</Message><RequestId>1</RequestId></Error>'
+_BUSY: Final = _BODY.format("SlowDown", "Please reduce your request rate.").encode()
+_EXPIRED: Final = _BODY.format("ExpiredToken", "The provided token has expired.").encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Fate:
     """Says what happens to a request.
 
     Attributes:
-        fault: `busy` answers 429, `unavailable` 503, `error` 500. `reset` breaks the connection before an answer,
+        fault: `busy` answers 429, `unavailable` 503, `error` 500, `expired` 400 as S3 does to expired credentials. `reset` breaks the connection before an answer,
             `lost` does so once the server has done what it was asked for, `cut` ends it in the middle of the body, `short`
             announces and sends half of the body, `hang` never answers. None forwards the request and its answer.
         delay_seconds: The time before anything is answered.
@@ -227,9 +227,10 @@ class Proxy:
             _reset(writer)
             return False
         if fault in _STATUS:
-            sent = b"" if request.method == "HEAD" else _BODY
+            body = _EXPIRED if fault == "expired" else _BUSY
+            sent = b"" if request.method == "HEAD" else body
             writer.write(
-                f"HTTP/1.1 {_STATUS[fault]}\r\nContent-Type: application/xml\r\nContent-Length: {len(_BODY)}\r\n\r\n".encode()
+                f"HTTP/1.1 {_STATUS[fault]}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
                 + sent
             )
             await writer.drain()

@@ -15,7 +15,7 @@ import arrowflow as af
 from arrowflow import PlanError
 
 LOGS = {
-    "_delta_log/00000000000000000000.json": "DeltaTable",
+    "_delta_log/00000000000000000000.json": "af.read_delta",
     ".hoodie/hoodie.properties": "hudi",
     "metadata/v1.metadata.json": "load_table",
     "_versions/1.manifest": "lance.dataset",

@@ -57,6 +57,7 @@ def take_rest(iterator: Any, found: list[int]) -> None:
         found += batch["x"].to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [ROWS, 2 * ROWS])
 def test_an_object_that_is_replaced_in_an_epoch(s3_server: S3Server, filesystem: Any, rows: int) -> None:
     path = put(s3_server, f"{s3_server.bucket()}/a.parquet", content(0))
@@ -79,6 +80,7 @@ def test_an_object_that_is_replaced_before_its_footer_is_read(s3_server: S3Serve
     refused(af.SourceError, ds.to_table, "the file has changed since it was listed", "b.parquet")
 
 
+@pytest.mark.slow
 def test_an_object_that_is_replaced_between_a_state_and_its_resume(
     s3_server: S3Server, filesystem: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

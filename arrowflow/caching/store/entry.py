@@ -24,9 +24,7 @@ import os
 import shutil
 import weakref
 from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from arrowflow.caching.store.chunk import Chunk, ChunkError, Draft, Name
 from arrowflow.caching.store.claim import Claim, claim, held_here
@@ -36,13 +34,14 @@ from arrowflow.caching.store.folder import (
     FILLING,
     LOCK,
     MAX_TRIES,
+    UNWRITABLE,
     USED,
     make_folder,
     remove_others,
     take_name,
 )
 from arrowflow.caching.store.listing import Listing, listed
-from arrowflow.caching.store.stored import StoredChunks
+from arrowflow.caching.store.stored import CachedPlan, StoredChunks
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.storage import NO_ROOM, UNFINISHED, flush
 
@@ -52,28 +51,14 @@ class Entry(StoredChunks[Chunk]):
 
     Args:
         root: The folder of the cache.
-        fingerprint: The identity of the plan and its sources, as hexadecimal digits.
-        about: The content of `entry.json`.
-        repeatable: Whether the input can go on from any position, so that single chunks are of use.
-        verify: Whether to check the checksum of a chunk when this process first maps it.
-        compression: The compression of record batches, or None.
+        plan: The plan.
         folder: The folder of the chunks, if not the entry's own folder.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        fingerprint: str,
-        about: Mapping[str, Any],
-        *,
-        repeatable: bool,
-        verify: bool,
-        compression: str | None,
-        folder: Path | None = None,
-    ) -> None:
-        super().__init__(fingerprint, about, repeatable=repeatable, verify=verify, compression=compression)
+    def __init__(self, root: Path, plan: CachedPlan, folder: Path | None = None) -> None:
+        super().__init__(plan)
         self.root = root
-        self.folder = root / fingerprint if folder is None else folder
+        self.folder = root / plan.fingerprint if folder is None else folder
         self._own_lock: Claim | None = None
         self._turn = deque([True])
 
@@ -124,7 +109,8 @@ class Entry(StoredChunks[Chunk]):
         """Takes the lock, and makes the folder if need be; None if another holder has the lock.
 
         Raises:
-            WriteError: The folder cannot be written.
+            CacheFullError: There is no room for the folder, or nothing can be written there.
+            WriteError: The folder cannot be written, for another reason.
         """
         try:
             for _ in range(MAX_TRIES):
@@ -132,8 +118,10 @@ class Entry(StoredChunks[Chunk]):
                     return self._claim()
             return self._claim()
         except OSError as error:
-            if error.errno in NO_ROOM:
-                text = f"the cache in {str(self.root)!r} cannot begin, since {NO_ROOM[error.errno]} ({error}); make room, "
+            reason = (NO_ROOM | UNWRITABLE).get(error.errno or 0)
+            if reason is not None:
+                advice = "name another folder" if error.errno in UNWRITABLE else "make room"
+                text = f"the cache in {str(self.root)!r} cannot begin, since {reason} ({error}); {advice}, "
                 raise CacheFullError(text + 'or go on without: cache(path, on_full="bypass")') from error
             raise WriteError(
                 f"the cache folder {str(self.root)!r} cannot be written: {error}; name a folder that can, or cache in "
@@ -142,7 +130,7 @@ class Entry(StoredChunks[Chunk]):
 
     def _claim(self) -> Claim | None:
         if self.repeatable and not (self.folder / ABOUT).exists():
-            make_folder(self.root, self.folder, self._about)
+            make_folder(self.root, self.folder, self._plan.about)
         elif not self.repeatable:
             self.root.mkdir(parents=True, exist_ok=True)
         taken = claim(self.lock_path)
@@ -154,16 +142,9 @@ class Entry(StoredChunks[Chunk]):
 
     def filling(self) -> Entry:
         """Returns an entry in a folder of its own, for an input that is not repeatable."""
-        folder = self.root / f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}"
-        entry = Entry(
-            self.root,
-            self.fingerprint,
-            self._about,
-            repeatable=True,
-            verify=False,
-            compression=self._compression,
-            folder=folder,
-        )
+        plan, name = self._plan.filling()
+        folder = self.root / name
+        entry = Entry(self.root, plan, folder)
         # With its lock held, nobody takes the folder for a leftover.
         entry._own_lock = entry.claim()
         # Nobody else can use the folder, unless it is whole and was renamed.
@@ -250,23 +231,13 @@ def _remove(folder: Path, owner: int) -> None:
 
 # ---------------------------------------------------------------------------------------------- one per process
 
-_entries: weakref.WeakValueDictionary[tuple[Any, ...], Entry] = weakref.WeakValueDictionary()
+_entries: weakref.WeakValueDictionary[tuple[Path, CachedPlan], Entry] = weakref.WeakValueDictionary()
 
 
-def entry(
-    root: str,
-    fingerprint: str,
-    about: Mapping[str, Any],
-    *,
-    repeatable: bool,
-    verify: bool,
-    compression: str | None,
-) -> Entry:
+def entry(root: str, plan: CachedPlan) -> Entry:
     """Returns the entry of this process: pipelines share the chunks that one of them has mapped and checked."""
     path = Path(os.path.realpath(root))  # unlike `resolve`, it does not fail on links in a circle
-    key = (path, fingerprint, repeatable, verify, compression)
-    found = _entries.get(key)
+    found = _entries.get((path, plan))
     if found is None:
-        new = Entry(path, fingerprint, about, repeatable=repeatable, verify=verify, compression=compression)
-        found = _entries.setdefault(key, new)
+        found = _entries.setdefault((path, plan), Entry(path, plan))
     return found

@@ -20,6 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from arrowflow.caching.store.chunk import Chunk, ChunkError, Draft, Name, chunk_in
+from arrowflow.caching.store.folder import UNWRITABLE
 from arrowflow.errors import ArrowflowError, CacheFullError, SourceError, WriteError
 from arrowflow.storage import NO_ROOM
 
@@ -38,7 +39,8 @@ def write_chunk(folder: str | os.PathLike[str], draft: Draft) -> Name:
     After the return the chunk is on the disk, whatever happens to process and power.
 
     Raises:
-        CacheFullError: The disk, or the user's share of it, has no room. Nothing of the chunk is left there.
+        CacheFullError: The disk, or the user's share of it, has no room, or nothing can be written there. Nothing of the
+            chunk is left there.
         WriteError: The file cannot be written, or pyarrow cannot write these batches to one file.
         SchemaError: A record batch has other columns than the schema.
     """
@@ -84,6 +86,11 @@ def _create(folder: Path) -> tuple[Path, int]:
 
 
 def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
+    if error.errno in UNWRITABLE:
+        return CacheFullError(
+            f"a chunk cannot be written, since {UNWRITABLE[error.errno]} ({error}); name another folder, or let the pipeline "
+            'go on without: cache(path, on_full="bypass")'
+        ).locate(operator="cache", file=str(folder))
     if error.errno not in NO_ROOM:
         text = (
             f"a chunk cannot be written: {error}; name a folder that can be, or cache in memory with cache()"

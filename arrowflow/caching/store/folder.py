@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -20,6 +21,13 @@ ABOUT: Final = "entry.json"
 FILLING: Final = ".filling-"
 NEW: Final = ".new-"
 REMOVED: Final = ".removed-"
+
+UNWRITABLE: Final = {
+    errno.EACCES: "this user may not write there",
+    errno.EPERM: "the system does not let this user write there",
+    errno.EROFS: "the file system can only be read",
+}
+"""Errors of the operating system for a place where nothing can be written, with the meaning of each."""
 
 MAX_TRIES: Final = 5
 """The limit of tries: somebody may clear the cache at any moment, and again."""

@@ -18,16 +18,14 @@ of an entry in it, can be removed by any tool: a pipeline that misses a chunk co
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from arrowflow.caching.store.chunk import Chunk, ChunkError, Draft, Head, Name, chunk_in, read_head
 from arrowflow.caching.store.folder import ABOUT, FILLING
 from arrowflow.caching.store.listing import NOTHING, Listing, listing_of
-from arrowflow.caching.store.stored import StoredChunks
+from arrowflow.caching.store.stored import CachedPlan, StoredChunks
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.storage import Fetched, Objects, Services
 
@@ -39,7 +37,7 @@ MAX_HEADS: Final = 1024
 """Footers that are fetched beside each other, and that are held."""
 
 TAIL_BYTES: Final = 64 << 10
-"""What is fetched for a footer at first."""
+"""The bytes of the first request for a footer."""
 
 TRAILER_BYTES: Final = 10
 """The end of an Arrow file: the size of its footer in four bytes, and six that are always the same."""
@@ -77,27 +75,13 @@ class SharedEntry(StoredChunks[FarChunk]):
 
     Args:
         objects: The prefix of the cache.
-        fingerprint: The identity of the plan and its sources, as hexadecimal digits.
-        about: The content of `entry.json`.
-        repeatable: Whether the input can go on from any position, so that single chunks are of use.
-        verify: Whether to check the checksum of each chunk that is fetched.
-        compression: The compression of record batches, or None.
+        plan: The plan.
         folder: The folder of the chunks, if not the entry's own.
     """
 
-    def __init__(
-        self,
-        objects: Objects,
-        fingerprint: str,
-        about: Mapping[str, Any],
-        *,
-        repeatable: bool,
-        verify: bool,
-        compression: str | None,
-        folder: str | None = None,
-    ) -> None:
-        super().__init__(fingerprint, about, repeatable=repeatable, verify=verify, compression=compression)
-        place = fingerprint if folder is None else folder
+    def __init__(self, objects: Objects, plan: CachedPlan, folder: str | None = None) -> None:
+        super().__init__(plan)
+        place = plan.fingerprint if folder is None else folder
         self.folder = f"{objects.address}/{place}"
         self._place = place  # the prefix of its chunks; of an input that is not repeatable, of the pass that is the entry
         self._objects = objects
@@ -106,14 +90,7 @@ class SharedEntry(StoredChunks[FarChunk]):
 
     def served_by(self, services: Services) -> SharedEntry:
         """Returns the same for a run, which waits and counts for itself."""
-        served = SharedEntry(
-            self._objects.served_by(services),
-            self.fingerprint,
-            self._about,
-            repeatable=self.repeatable,
-            verify=self._verify,
-            compression=self._compression,
-        )
+        served = SharedEntry(self._objects.served_by(services), self._plan)
         served._place, served._listing, served._sizes = self._place, self._listing, self._sizes
         return served
 
@@ -201,7 +178,7 @@ class SharedEntry(StoredChunks[FarChunk]):
         path = self._path(name)
         try:
             data = self._objects.read(path, size)
-            return chunk_in(data, name, self.fingerprint, verify=self._verify)
+            return chunk_in(data, name, self.fingerprint, verify=self._plan.verify)
         except FileNotFoundError as error:
             raise SourceError(
                 "a chunk of a cache was removed while it was read; iterate again, from the last state: its rows are "
@@ -239,21 +216,13 @@ class SharedEntry(StoredChunks[FarChunk]):
         Raises:
             WriteError: The store cannot be written, or has none.
         """
-        about = json.dumps(dict(self._about), indent=1).encode()
+        about = json.dumps(dict(self._plan.about), indent=1).encode()
         self._objects.check(f"{self.fingerprint}/{ABOUT}", about)
         return Free()
 
     def filling(self) -> SharedEntry:
         """Returns an entry under a prefix of its own, for an input that is not repeatable."""
-        return SharedEntry(
-            self._objects,
-            self.fingerprint,
-            self._about,
-            repeatable=True,
-            verify=False,
-            compression=self._compression,
-            folder=f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}",
-        )
+        return SharedEntry(self._objects, *self._plan.filling())
 
     def _write(self, draft: Draft) -> Name:
         pieces: list[memoryview] = []

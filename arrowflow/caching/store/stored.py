@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from arrowflow.caching.store.chunk import ChunkError, Draft, Head, Link, Name
+from arrowflow.caching.store.folder import FILLING
 from arrowflow.caching.store.listing import NOTHING, Listing
 from arrowflow.plan.position import Position
 
@@ -18,7 +21,7 @@ logger = logging.getLogger("arrowflow")
 C = TypeVar("C", bound=Head)
 
 
-class Place(NamedTuple, Generic[C]):
+class ChunkPlace(NamedTuple, Generic[C]):
     """The place in an entry at which to go on.
 
     Attributes:
@@ -30,12 +33,11 @@ class Place(NamedTuple, Generic[C]):
     start: int
 
 
-class StoredChunks(ABC, Generic[C]):
-    """The chunks of one cached plan, as they are found.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedPlan:
+    """The plan that an entry keeps, and how.
 
-    Any thread may use it: each attribute is replaced as a whole, and never changed.
-
-    Args:
+    Attributes:
         fingerprint: The identity of the plan and its sources, as hexadecimal digits.
         about: The content of `entry.json`.
         repeatable: Whether the input can go on from any position, so that single chunks are of use.
@@ -43,20 +45,28 @@ class StoredChunks(ABC, Generic[C]):
         compression: The compression of record batches, or None.
     """
 
-    def __init__(
-        self,
-        fingerprint: str,
-        about: Mapping[str, Any],
-        *,
-        repeatable: bool,
-        verify: bool,
-        compression: str | None,
-    ) -> None:
-        self.fingerprint = fingerprint
-        self._about = about
-        self._compression = compression
-        self.repeatable = repeatable
-        self._verify = verify
+    fingerprint: str
+    about: Mapping[str, Any] = field(compare=False)
+    repeatable: bool
+    verify: bool
+    compression: str | None
+
+    def filling(self) -> tuple[CachedPlan, str]:
+        """Returns the same for one pass over an input that is not repeatable, and the name of a folder of its own."""
+        folder = f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}"
+        return replace(self, repeatable=True, verify=False), folder
+
+
+class StoredChunks(ABC, Generic[C]):
+    """The chunks of one cached plan, as they are found.
+
+    Any thread may use it: each attribute is replaced as a whole, and never changed.
+    """
+
+    def __init__(self, plan: CachedPlan) -> None:
+        self._plan = plan
+        self.fingerprint = plan.fingerprint
+        self.repeatable = plan.repeatable
         self._listing = NOTHING
         self._chunks: dict[Name, C] = {}
         self._damaged: set[Name] = set()
@@ -132,7 +142,7 @@ class StoredChunks(ABC, Generic[C]):
             CacheFullError: There is no room for the chunk.
             WriteError: The chunk cannot be written.
         """
-        compression = self._compression
+        compression = self._plan.compression
         return self._write(
             Draft(first_row, before, items, schema, self.fingerprint, end=end, compression=compression)
         )
@@ -147,7 +157,7 @@ class StoredChunks(ABC, Generic[C]):
             if chunk is not None:
                 return chunk
             try:
-                return self._chunks.setdefault(name, self._open(name, verify=self._verify))
+                return self._chunks.setdefault(name, self._open(name, verify=self._plan.verify))
             except FileNotFoundError:
                 self._missing(name)
             except ChunkError as error:
@@ -160,10 +170,10 @@ class StoredChunks(ABC, Generic[C]):
         self._listing = NOTHING
         self.refresh()
 
-    def find(self, position: Position) -> Place[C] | None:
+    def find(self, position: Position) -> ChunkPlace[C] | None:
         """Returns the place right after a position; None if the existing chunks do not reach it."""
         if position is None:
-            return Place(None, 0)
+            return ChunkPlace(None, 0)
         # The search also covers chunks after a gap: their rows need not be computed again.
         known = self._rows.get(position)
         rows = sorted(self._listing.names)
@@ -175,7 +185,7 @@ class StoredChunks(ABC, Generic[C]):
             chunk = self.chunk_at(row)
             start = None if chunk is None else start_in(chunk, position)
             if chunk is not None and start is not None:
-                return Place(chunk, start)
+                return ChunkPlace(chunk, start)
         return None
 
     def _glance(self, row: int) -> C | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import pyarrow as pa
 
@@ -22,11 +22,20 @@ class RunProcesses:
     """The worker processes of one run, and the functions that the run sends them.
 
     Nobody waits while holding one of its two locks, but for a function that is being packed, which happens once.
+
+    Args:
+        clock: Says when processes were used.
+        close_seconds: How long a process may take to close its instances.
+
+    Attributes:
+        failed: What is wrong with instances that could not be closed.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, close_seconds: float) -> None:
         self.run = pool.begin()
         self.clock = clock
+        self.failed: deque[str] = deque()
+        self._close_seconds = close_seconds
         # A process that is killed is in a call of this run, and not idle already.
         self._lock = threading.Lock()
         self._busy: dict[pool.Child, str] = {}
@@ -62,7 +71,7 @@ class RunProcesses:
         finally:
             with self._lock:
                 self._busy.pop(child, None)
-            pool.give_back(child, self.clock.now())
+            self.failed.extend(pool.give_back(child, self.clock.now(), self._close_seconds))
 
     def kill(self) -> list[str]:
         """Ends the processes that are in a call, and lets no further call begin; returns the operators."""
@@ -77,9 +86,13 @@ class RunProcesses:
                 child.kill()
         return operators
 
-    def leave(self) -> None:
-        """Lets all processes go of what belongs to the run, those in a call as soon as it is over."""
-        pool.end(self.run)
+    def leave(self, seconds: float) -> None:
+        """Lets all processes go of what belongs to the run, those in a call as soon as it is over.
+
+        Args:
+            seconds: How long they may take to close their instances.
+        """
+        self.failed.extend(pool.end(self.run, self.clock.now, seconds))
         if self._packed:
             self._packed.clear()
             pool.collect(self.clock.now())

@@ -3,9 +3,10 @@
 **Ownership.** Worker processes belong to this process and not to a run. A call takes an idle worker, or starts a worker
 where none is idle, and gives it back. So there are never more workers than calls at the same time, and live runs share
 them. To start a worker takes 0.3 s, and 0.4 s of a core: a new interpreter imports this library. A run pays for that
-only if no worker is warm; a warm worker takes 3 ms. At the end of a run each worker forgets the run's functions, their
-instances and all shared memory; a worker in a call does so when the call is over. A worker that was not used for `IDLE_SECONDS` is not used again and ends by itself a
-little later. Its remains here (two sockets, an exit code) are collected by the next call, the next end of a run, or at
+only if no worker is warm; a warm worker takes 3 ms. At the end of a run each worker forgets the run's functions and all
+shared memory, and closes the functions' instances. A worker in a call does so when the call is over. Whoever ends the run
+waits for that, `close_timeout` at most. A worker that was not used for `IDLE_SECONDS` is not used again and ends by itself
+a little later. Its remains here (two sockets, an exit code) are collected by the next call, the next end of a run, or at
 exit. Before each call a worker gets the `sys.path`, working directory and environment that this process had at the
 operator's first call in the run.
 
@@ -14,8 +15,9 @@ neither imports nor runs the user's program again. So scripts need no `if __name
 processes may have workers. `DEFAULTS` are set in the workers' environment where this process has no values of its own.
 
 **Waiting.** The thread of a call waits in `recv`, with no lock held, until the answer is there or the process is gone.
-However the process ends, the operating system's kernel closes its socket. Only `close` waits, too: for the end of a
-process that has been told to end. After a second that process is killed.
+However the process ends, the operating system's kernel closes its socket. The end of a run waits likewise, for instances
+to be closed. Only `close` waits, too: for the end of a process that has been told to end. After a second that process is
+killed.
 
 **Stopping.** A run that is closed waits for its calls in processes as for its calls in threads. After `close_timeout`
 the processes of these calls are killed (`RunProcesses.kill`). Each worker has a *lifeline*, a socket that serves
@@ -32,12 +34,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import weakref
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -165,16 +169,30 @@ class Child:
         return {run for run, _ in list(self.known)}
 
     def forget(self, runs: set[int]) -> None:
-        """Lets the process go of what belongs to these runs. Waits for nothing: it is idle."""
+        """Tells the process, which is idle, to let go of what belongs to these runs. Waits for nothing."""
         for key in [key for key in self.known if key[0] in runs]:
             del self.known[key]
         self._outbox.clear()
         self._inbox.clear()
+        self._answered = False
         try:
-            for run in runs:
-                send(self._channel, Forget(run))
-        except OSError:  # it has ended
-            self._answered = False
+            send(self._channel, Forget(tuple(runs)))
+        except OSError:  # it has ended, which `forgotten` notices, too
+            pass
+
+    def forgotten(self, seconds: float) -> tuple[str, ...]:
+        """Waits until it has done that, and returns what is wrong with instances that could not be closed."""
+        answers = select.poll()
+        answers.register(self._channel, select.POLLIN)
+        try:
+            if not answers.poll(max(0.0, seconds) * 1e3):
+                return ("a worker process did not close the instances of a class in time, and was killed",)
+            answer, _ = receive(self._channel)
+        except (EOFError, OSError):  # it has ended
+            return ()
+        self._answered = True
+        failed: tuple[str, ...] = answer.failed
+        return failed
 
     def kill(self) -> None:
         """Ends the process at once; whoever waits for its answer is told, and gives it back. Any thread."""
@@ -269,17 +287,29 @@ def take(key: Key, packed: Packed, now: float) -> Child:
     return Child(packed.around)
 
 
-def give_back(child: Child, now: float) -> None:
-    """Makes a process idle, or ends it if its last call was not answered. Any thread."""
+def give_back(child: Child, now: float, seconds: float) -> list[str]:
+    """Makes a process idle, or ends it if its last call was not answered. Any thread.
+
+    Args:
+        child: The process.
+        now: The time.
+        seconds: How long it may take to close the instances of a run that has ended meanwhile.
+
+    Returns:
+        What is wrong with instances that could not be closed.
+    """
+    failed: list[str] = []
     while child.waits:
         child.since = now
         _idle.append(child)
         # A run that ends from now on finds the process among the idle ones. One that ended before now did not.
         ended = child.runs() - _runs
         if not ended or not _taken(child):
-            return
+            return failed
         child.forget(ended)
+        failed += child.forgotten(seconds)
     child.close()
+    return failed
 
 
 def collect(now: float) -> None:
@@ -289,12 +319,29 @@ def collect(now: float) -> None:
             child.close()
 
 
-def end(run: int) -> None:
-    """Lets the idle processes go of what belongs to a run, and each other one as soon as it is given back."""
+def end(run: int, now: Callable[[], float], seconds: float) -> list[str]:
+    """Lets the idle processes go of what belongs to a run, and each other one as soon as it is given back.
+
+    Args:
+        run: The run.
+        now: Tells the time.
+        seconds: How long they may take to close its instances, all at the same time.
+
+    Returns:
+        What is wrong with instances that could not be closed.
+    """
     _runs.discard(run)
-    for child in list(_idle):
-        if run in child.runs() and _taken(child):
-            give_back(child, child.since)
+    failed: list[str] = []
+    children = [child for child in list(_idle) if run in child.runs() and _taken(child)]
+    deadline = now() + seconds
+    for child in children:
+        child.forget(child.runs() - _runs)
+    for child in children:
+        try:
+            failed += child.forgotten(deadline - now())
+        finally:
+            failed += give_back(child, child.since, seconds)
+    return failed
 
 
 def dismiss() -> None:

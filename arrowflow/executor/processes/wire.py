@@ -82,9 +82,15 @@ class Call(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Says that a run is over: its functions, their instances and all shared memory are let go of. No answer."""
+    """Says that runs are over: their functions and all shared memory are let go of, and their instances are closed."""
 
-    run: int
+    runs: tuple[int, ...]
+
+
+class Forgotten(NamedTuple):
+    """The answer to `Forget`: what is wrong with instances that could not be closed, since the last answer."""
+
+    failed: tuple[str, ...]
 
 
 class Made(NamedTuple):

@@ -1,7 +1,7 @@
 """The program of a worker process: it makes kernels of the functions that it is sent, and makes one call at a time.
 
 The main thread does all of the work and there is no other thread. So functions find the process as they would find a
-script's. The process waits in `poll` for the next request and nowhere else. It ends
+script's. It makes the instances of classes, and closes them when their run is over or the process ends. The process waits in `poll` for the next request and nowhere else. It ends
 
 - when the channel is closed, or nothing was asked for as long as the parent said;
 - at once when the parent ends, however that came about. The parent has the only other end of the lifeline, which the
@@ -16,6 +16,7 @@ import contextlib
 import faulthandler
 import fcntl
 import gc
+import logging
 import os
 import select
 import signal
@@ -35,6 +36,7 @@ from arrowflow.executor.processes.wire import (
     Call,
     Failed,
     Forget,
+    Forgotten,
     Key,
     Made,
     Packed,
@@ -44,8 +46,11 @@ from arrowflow.executor.processes.wire import (
     send,
     unpack,
 )
+from arrowflow.kernels.instances import Lender, OneEach
 from arrowflow.kernels.items import Outcome
 from arrowflow.kernels.kinds import StatelessKernel
+
+logger = logging.getLogger("arrowflow")
 
 
 def main(channel: int, lifeline: int, idle_seconds: float) -> None:
@@ -60,8 +65,10 @@ def main(channel: int, lifeline: int, idle_seconds: float) -> None:
     connection = socket.socket(fileno=channel)
     # A process that a user function forks must not keep the parent from noticing that this process has ended.
     os.register_at_fork(after_in_child=connection.close)
+    server = _Server(connection)
     with contextlib.suppress(EOFError, ConnectionError):
-        _Server(connection).serve(idle_seconds)
+        server.serve(idle_seconds)
+    server.close()
     _flush()
     # A worker has nothing to finalize that is not gone, and what a function left behind shall not hold it up.
     os._exit(0)
@@ -86,9 +93,10 @@ def _end_with(lifeline: int) -> None:
 class _Context:
     """The part of `kernels.context.Context` that kernels of worker processes may ask for."""
 
-    def __init__(self, epoch: int, run_storage: dict[Any, Any]) -> None:
+    def __init__(self, epoch: int, run_storage: dict[Any, Any], lender: Lender) -> None:
         self.epoch = epoch
         self.run_storage = run_storage
+        self.instances = lender.instances
 
 
 class _Operator:
@@ -98,6 +106,7 @@ class _Operator:
         self._packed, self._around = packed
         self._make: Callable[[Any], StatelessKernel] | None = None
         self._kept: dict[Any, Any] = {}
+        self._lender = OneEach()
         self._kernel: tuple[int, StatelessKernel] | None = None
 
     def _enter(self) -> None:
@@ -115,8 +124,12 @@ class _Operator:
         if self._make is None:
             self._make, self._packed = self._loaded(), b""
         if self._kernel is None or self._kernel[0] != epoch:
-            self._kernel = (epoch, self._make(_Context(epoch, self._kept)))
+            self._kernel = (epoch, self._make(_Context(epoch, self._kept, self._lender)))
         return self._kernel[1]
+
+    def close(self) -> list[str]:
+        """Closes its instance; returns what is wrong if it raised."""
+        return self._lender.close()
 
     def _loaded(self) -> Any:
         try:
@@ -133,6 +146,7 @@ class _Server:
         self._channel = channel
         self._known: OrderedDict[Key, _Operator] = OrderedDict()
         self._inbox, self._outbox = Inbox(), Outbox()
+        self._failed: list[str] = []
 
     def serve(self, idle_seconds: float) -> None:
         """Answers requests until none comes for so long."""
@@ -141,12 +155,22 @@ class _Server:
         while waiting.poll(idle_seconds * 1e3):
             self._answer(*receive(self._channel))
 
+    def close(self) -> None:
+        """Closes the instances of runs that go on without this process."""
+        for operator in self._known.values():
+            self._failed += operator.close()
+        for text in self._failed:
+            logger.warning("%s", text)
+
     def _answer(self, request: Any, descriptor: int | None) -> None:
         if isinstance(request, Forget):
-            for key in [key for key in self._known if key[0] == request.run]:
-                del self._known[key]
+            for key in [key for key in self._known if key[0] in request.runs]:
+                self._failed += self._known.pop(key).close()
             self._inbox.clear()
             self._outbox.clear()
+            _flush()
+            send(self._channel, Forgotten(tuple(self._failed)))
+            self._failed.clear()
             gc.collect()
             return
         self._outbox.take_back(request.returned)
@@ -175,7 +199,7 @@ class _Server:
         if request.packed is not None:
             self._known[request.key] = _Operator(request.packed)
             if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
+                self._failed += self._known.popitem(last=False)[1].close()
         self._known.move_to_end(request.key)
         return self._known[request.key]
 

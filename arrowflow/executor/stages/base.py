@@ -18,6 +18,7 @@ from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
 from arrowflow.executor.processes.kernel import RunProcesses
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.stages.sizes import Sizes
+from arrowflow.executor.workers.instances import RunInstances
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
@@ -43,6 +44,7 @@ class Host(Protocol):
         timeline: Records calls, if somebody wants to see them.
         plan: Makes the chain of a sub-plan that is only known while the run goes on.
         processes: The run's side of worker processes.
+        lender: Lends instances of classes, each with a thread of its own. From any thread.
         run_storage: Things that kernels keep until the run ends, by owner. From any thread.
         stopped: Whether the run was stopped. From any thread.
         retried: Why reads were tried again, one entry each. From any thread.
@@ -58,6 +60,7 @@ class Host(Protocol):
     timeline: Timeline | None
     plan: Callable[[Node, int], Chain] | None
     processes: RunProcesses
+    lender: RunInstances
     run_storage: dict[Any, Any]
     stopped: bool
     retried: list[str]

@@ -346,7 +346,7 @@ class ParallelStage(Stage):
             chunk.error.locate(file=file, row_group=row_group, part=part)
         same = source is not None and chunk is source.chunk
         call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))
-        call.buffers.append(() if same else buffers_of(chunk))
+        call.buffers.append({} if same else buffers_of(chunk))
 
     def complete(self, call: Slot) -> None:
         """Charges what a call made and delivers what is in line."""

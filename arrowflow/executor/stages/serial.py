@@ -159,8 +159,8 @@ class SerialStage(Stage):
                 self.iterator = None
             else:
                 # A kernel that made a new chunk leaves its charging to the stage.
-                buffers = buffers_of(item.chunk) if item.ticket is None else ()
-                self.new_bytes += sum(size for _, size in buffers)
+                buffers = buffers_of(item.chunk) if item.ticket is None else {}
+                self.new_bytes += sum(buffers.values())
                 self.results.append((item, buffers))
             return True
         if self.kernel.done:

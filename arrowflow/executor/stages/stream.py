@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 from arrowflow.executor.limits import MAX_CALLS_BESIDE, WAIT_STEP_SECONDS
@@ -17,6 +17,7 @@ from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.executor.stages.unordered import UnorderedStage
 from arrowflow.executor.workers.together import hedged, together
 from arrowflow.kernels.context import StreamHandle, SubPlan
+from arrowflow.kernels.instances import Instances
 from arrowflow.kernels.items import Claim
 from arrowflow.kernels.kinds import (
     BoundaryKernel,
@@ -83,6 +84,10 @@ class StreamContext:
     def run_storage(self) -> dict[Any, Any]:
         """Things that kernels keep until the run ends, by owner."""
         return self._stream.host.run_storage
+
+    def instances(self, owner: Hashable, make: Callable[[], Any], name: str) -> Instances:
+        """Returns an owner's instances, each with a thread of its own."""
+        return self._stream.host.lender.instances(owner, make, name)
 
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""

@@ -227,14 +227,16 @@ class Pool:
             if turns is not None:
                 turns.take(ahead=ahead, seconds=TURN_SECONDS)
             try:
-                began, cpu = clock.now(), clock.thread_cpu()
-                queued = me.meter.queued() if weighed else 0.0
+                helped = me.helped
+                began, cpu = clock.now(), clock.thread_cpu() + helped.cpu
+                queued = me.meter.queued() + helped.queued if weighed else 0.0
                 me.seen = (began, cpu, queued)
                 me.began = me.seen if weighed else None
                 stage.execute(call)
-                cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
+                helped = me.helped
+                cpu, elapsed = clock.thread_cpu() + helped.cpu - cpu, clock.now() - began
                 if weighed:
-                    queued = me.meter.queued() - queued
+                    queued = me.meter.queued() + helped.queued - queued
             finally:
                 if turns is not None:
                     turns.give()
@@ -364,7 +366,7 @@ class Pool:
             if not _may_wait(worker) or worker.seen is None:
                 continue
             at, cpu, queued = worker.seen
-            worker.seen = (now, worker.meter.cpu(), worker.meter.queued())
+            worker.seen = (now, *worker.used())
             free = now - at - (worker.seen[2] - queued)
             if free >= FIRST_LOOK_SECONDS / 2:
                 rates.append((worker, (worker.seen[1] - cpu) / free))

@@ -6,11 +6,44 @@ import operator
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
+from arrowflow.clock import Meter
 from arrowflow.executor.limits import LONG_CALL_SECONDS
 from arrowflow.interrupts import interruption
 from arrowflow.physical.tuning import NO_TIMES, Times
+
+
+class Helped(NamedTuple):
+    """What other threads have done of a caller's calls. Replaced as a whole, so that any thread may read it.
+
+    Attributes:
+        cpu: Seconds of CPU time, without what `meter` counts.
+        queued: Seconds that they had no core, likewise.
+        meter: Of the thread that does something for it just now, less what `cpu` and `queued` say.
+        weighed: Whether `meter` counts the time without a core, too.
+    """
+
+    cpu: float = 0.0
+    queued: float = 0.0
+    meter: Meter | None = None
+    weighed: bool = False
+
+    def begun(self, meter: Meter, *, weighed: bool) -> Helped:
+        """Returns what is done while a thread with this meter helps."""
+        queued = meter.queued() if weighed else 0.0
+        return Helped(self.cpu - meter.cpu(), self.queued - queued, meter, weighed)
+
+    def ended(self) -> Helped:
+        """Returns what was done when that thread has ended its part."""
+        return Helped(*self.now())
+
+    def now(self) -> tuple[float, float]:
+        """Returns the CPU time, and the time without a core, until now."""
+        meter = self.meter
+        if meter is None:
+            return self.cpu, self.queued
+        return self.cpu + meter.cpu(), self.queued + (meter.queued() if self.weighed else 0.0)
 
 
 class Caller:
@@ -24,6 +57,7 @@ class Caller:
             its call has begun.
         began: The same when its call began; None where nobody asks for it.
         meter: Measures its use of the CPU; None before it runs.
+        helped: What other threads have done of its calls.
         closing: Operators whose abandoned iterator it closes.
     """
 
@@ -34,6 +68,7 @@ class Caller:
         self.seen: tuple[float, float, float] | None = None
         self.began: tuple[float, float, float] | None = None
         self.meter: Any = None
+        self.helped = Helped()
         self.closing: tuple[str, ...] = ()
 
     def give_up(self) -> None:
@@ -41,6 +76,11 @@ class Caller:
         stage, self.stage = self.stage, None
         if stage is not None:
             stage.running = 0
+
+    def used(self) -> tuple[float, float]:
+        """Returns the CPU time of its calls, and the time that they had no core, with what others did. Any thread."""
+        cpu, queued = self.helped.now()
+        return self.meter.cpu() + cpu, self.meter.queued() + queued
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -64,19 +104,34 @@ class WorkerState(Enum):
     """Parked until it is time to look whether the consumer makes progress."""
 
 
-class Worker(Caller, threading.Thread):
+class RunThread(threading.Thread):
     """A thread of a run: a type of its own, by which finalizers know where they run.
 
     Attributes:
-        state: Where it is. `Pool` changes it, under the engine's lock.
         parking: The lock that it waits for when it has nothing to do; released to wake it.
     """
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
-        Caller.__init__(self)
-        threading.Thread.__init__(self, target=target, name=name, daemon=True)
+        super().__init__(target=target, name=name, daemon=True)
         self.parking = threading.Lock()
         self.parking.acquire()
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What it is in the middle of, for a warning that it does not end."""
+        return ()
+
+
+class Worker(Caller, RunThread):
+    """A thread that takes the calls of a run.
+
+    Attributes:
+        state: Where it is. `Pool` changes it, under the engine's lock.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        Caller.__init__(self)
+        RunThread.__init__(self, target, name)
         self.state = WorkerState.AWAKE
 
 
@@ -98,5 +153,6 @@ def note_unfinished(workers: Sequence[Worker], now: float) -> None:
         stage, began = worker.stage, worker.began
         if stage is not None and began is not None and now - began[0] >= LONG_CALL_SECONDS:
             at, cpu, queued = began
-            so_far = (now - at, worker.meter.cpu() - cpu, worker.meter.queued() - queued)
+            used, lacked = worker.used()
+            so_far = (now - at, used - cpu, lacked - queued)
             stage.unfinished = Times(*map(operator.add, stage.unfinished, so_far))

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.expr.parse.lifted import dumps, lifted, like, loads, whole
+from arrowflow.expr.parse.lifted import constant_expression, dumps, like, loads, serialised, whole
 from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
 from arrowflow.types import convert, exact_values, normalise
@@ -76,7 +76,7 @@ def serialise(expr: pl.Expr) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return lifted(expr.meta.serialize(format="json"))
+            return serialised(expr)
         except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
             raise PlanError(
                 f"the expression is not element-wise, or cannot be proven to be: Polars cannot serialise it"
@@ -175,7 +175,7 @@ def _every_other() -> str:
 _TEMPORAL: Final = frozenset(("Date", "Datetime", "Time", "Duration"))
 
 
-class Part(NamedTuple):
+class Subexpression(NamedTuple):
     """A part of an expression, which can be evaluated alone.
 
     Attributes:
@@ -190,7 +190,7 @@ class Part(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def cast_to_temporal(text: str) -> tuple[Part, ...]:
+def cast_to_temporal(text: str) -> tuple[Subexpression, ...]:
     """Returns the parts that the expression with the JSON form `text` casts to temporal types."""
     casts = (body for kind, body in _nodes(loads(text)) if kind == "Cast")
     return _parts(
@@ -199,7 +199,7 @@ def cast_to_temporal(text: str) -> tuple[Part, ...]:
 
 
 @lru_cache(maxsize=1024)
-def cast_to_struct(text: str) -> tuple[Part, ...]:
+def cast_to_struct(text: str) -> tuple[Subexpression, ...]:
     """Returns the parts that the expression with the JSON form `text` casts to structs."""
     casts = (body for kind, body in _nodes(loads(text)) if kind == "Cast")
     return _parts(
@@ -243,7 +243,7 @@ def _find_fields(node: Json, found: dict[str, frozenset[str]], whole: set[str]) 
 
 
 @lru_cache(maxsize=1024)
-def choices(text: str) -> tuple[Part, ...]:
+def choices(text: str) -> tuple[Subexpression, ...]:
     """Returns each `when` with bare numbers, which take their types from the nodes around them, in an expression."""
     if '"Ternary"' not in text or '"Dyn"' not in text:
         return ()
@@ -271,10 +271,12 @@ def _nodes(node: Json) -> Iterator[tuple[str, Json]]:
             yield from _nodes(part)
 
 
-def _parts(nodes: Iterable[Json]) -> tuple[Part, ...]:
+def _parts(nodes: Iterable[Json]) -> tuple[Subexpression, ...]:
     texts = [dumps(node) for node in nodes]
     found = ((deserialise(text), text) for text in texts)
-    return tuple(Part(expr, text, column_names(read(text))) for expr, text in found if expr is not None)
+    return tuple(
+        Subexpression(expr, text, column_names(read(text))) for expr, text in found if expr is not None
+    )
 
 
 def _read(node: Json) -> Node:
@@ -332,7 +334,9 @@ def _is_constant(node: Json) -> bool:
 
 
 def _constant(node: Json) -> Literal | None:
-    expr = deserialise(dumps(node))
+    expr = constant_expression(node)
+    if expr is None:
+        expr = deserialise(dumps(node))
     try:
         series = None if expr is None else pl.select(expr).to_series()
         if series is None or series.len() != 1 or not _is_flat(series.dtype):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.run.numpy_kernels import Valid
-from arrowflow.memory import Recycler
+from arrowflow.recycler import Recycler
 from arrowflow.types import Array
 
 

@@ -11,7 +11,7 @@ from arrowflow.expr.compile.slots import Slot, Stacked
 from arrowflow.expr.run.blocks import BlockPlan, Sink
 from arrowflow.expr.run.columns import RowBlock
 from arrowflow.expr.run.sinks import ColumnSink, Matrix
-from arrowflow.memory import Recycler
+from arrowflow.recycler import Recycler
 
 
 class Numeric:

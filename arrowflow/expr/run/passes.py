@@ -16,9 +16,9 @@ from arrowflow.expr.run.blocks import BlockPlan
 from arrowflow.expr.run.columns import RowBlock, retyped, source
 from arrowflow.expr.run.foreign import run_arrow, run_polars
 from arrowflow.expr.run.numeric import Numeric
-from arrowflow.expr.run.selection import blocks, filter_arrays, passing_blocks
+from arrowflow.expr.run.selection import blocks, filter_arrays, fit_one_call, passing_blocks
 from arrowflow.expr.run.sinks import MaskSink
-from arrowflow.memory import Recycler
+from arrowflow.recycler import Recycler
 from arrowflow.types import Array
 
 Columns = Mapping[str, pa.Array]
@@ -46,6 +46,7 @@ class Pass:
     _mask: BlockPlan | None = None
     _dense: Numeric = field(init=False)
     _sparse: Numeric = field(init=False)
+    _uncomputed: tuple[str, ...] = field(init=False)
     _filtered: tuple[str, ...] = field(init=False)
     _foreign: tuple[_Foreigners, ...] = field(init=False)
     _foreign_predicate: _Foreigners | None = None
@@ -65,6 +66,7 @@ class Pass:
         self.columns = tuple(sorted(names))
         self._sparse = Numeric(self.slots, computed | gathered) if gathered else self._dense
         rest = [slot for name, slot in self.slots.items() if name not in gathered]
+        self._uncomputed = tuple(sorted({name for slot in slots for name in names_of(slot)}))
         self._filtered = tuple(sorted({name for slot in rest for name in names_of(slot)}))
         self._foreign = _foreigners(self.slots, self.schema)
 
@@ -114,9 +116,12 @@ class Pass:
         if mask is None or kept == num_rows:
             made = self._dense.run(columns, blocks(num_rows), num_rows, recycler)
             return self._finish(made, columns, num_rows), num_rows
-        made = self._sparse.run(columns, passing_blocks(mask), kept, recycler)
-        filtered = filter_arrays([columns[name] for name in self._filtered], mask)
-        return self._finish(made, dict(zip(self._filtered, filtered, strict=True)), kept), kept
+        numeric, names = self._sparse, self._filtered
+        if fit_one_call(num_rows, len(self._uncomputed)):
+            numeric, names = self._dense, self._uncomputed
+        made = numeric.run(columns, passing_blocks(mask), kept, recycler)
+        filtered = filter_arrays([columns[name] for name in names], mask)
+        return self._finish(made, dict(zip(names, filtered, strict=True)), kept), kept
 
     def _finish(self, made: dict[str, pa.Array], columns: Columns, rows: int) -> Columns:
         """Adds the columns that NumPy did not make: `columns` are the inputs, with only the rows that pass."""

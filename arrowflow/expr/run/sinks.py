@@ -11,7 +11,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError
 from arrowflow.expr.run.columns import allocate, bitmap
 from arrowflow.expr.run.numpy_kernels import Valid
-from arrowflow.memory import Recycler
+from arrowflow.recycler import Recycler
 from arrowflow.types import Array
 
 

@@ -1,4 +1,4 @@
-"""What an IPC file says of itself, checked before anything is made of it."""
+"""The metadata of an IPC file, checked before anything is made of it."""
 
 from __future__ import annotations
 

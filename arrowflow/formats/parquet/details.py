@@ -9,12 +9,11 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from arrowflow.errors import SourceError, repeated
-from arrowflow.formats.parquet.bounds import Bounds
+from arrowflow.formats.parquet.column_chunks import ColumnChunks
 from arrowflow.formats.parquet.integers import as_integers
 from arrowflow.formats.parquet.pages import Pages
 from arrowflow.formats.parquet.row_groups import RowGroups
-from arrowflow.formats.parquet.sizes import TextSizes
-from arrowflow.formats.parquet.thrift import fields, list_header, varint
+from arrowflow.formats.parquet.thrift import elements, fields, list_header, signed
 from arrowflow.formats.protocol import Split, without_columns
 from arrowflow.formats.types import decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
@@ -44,14 +43,13 @@ class Details:
         stored: The footer as it is stored, without its signature. pyarrow cannot write every footer that it can read:
             the process ends where one tells of encryption that the file does not have.
         row_groups: The row groups of the footer.
-        bounds: Which statistics of the footer can be used.
+        chunks: Facts of the column chunks that pyarrow does not offer.
         leaves: See `Columns`. So are the next two.
         leaf_bits: See there.
         nested_leaves: See there.
         column_bits: See there.
         is_signed: Whether some columns are encrypted and the footer is not.
         first_page: The first bytes of a page, where the read of the footer brought them along; else empty.
-        text_sizes: The sizes of the texts of each column chunk, as the footer says.
         pages: The pages of column chunks that were cut, by row group and leaf.
         integers: The footer with decimals as integers, by the leaves that are decimals (see `integers`).
     """
@@ -59,14 +57,13 @@ class Details:
     metadata: pq.FileMetaData
     stored: bytes
     row_groups: RowGroups
-    bounds: Bounds
+    chunks: ColumnChunks
     leaves: dict[str, tuple[int, int]]
     leaf_bits: tuple[int | None, ...]
     nested_leaves: frozenset[int]
     column_bits: dict[str, int | None]
     is_signed: bool
     first_page: bytes
-    text_sizes: TextSizes
     pages: dict[tuple[int, int], Pages] = field(default_factory=dict)
     integers: dict[frozenset[int], pq.FileMetaData] = field(default_factory=dict)
 
@@ -166,15 +163,14 @@ def check_nesting(footer: pa.Buffer) -> None:
 def _levels(footer: bytes) -> int:
     """Returns the levels of a schema; 0 if it has too few elements for too many levels."""
     schema = next(field for field in fields(footer, 0) if field.number == _SCHEMA)
-    count, _, at = list_header(footer, schema.start)
-    if count <= _MAX_LEVELS:
+    if list_header(footer, schema.start)[0] <= _MAX_LEVELS:
         return 0
     most = 0
     open_levels: list[int] = []  # the children that are still to come, of each level
-    for _ in range(count):
-        own = list(fields(footer, at))
-        at = own[-1].end + 1
-        children = next((varint(footer, each.start)[0] >> 1 for each in own if each.number == _CHILDREN), 0)
+    for at, _ in elements(footer, schema.start):
+        children = next(
+            (signed(footer, each.start) for each in fields(footer, at) if each.number == _CHILDREN), 0
+        )
         while open_levels and not open_levels[-1]:
             open_levels.pop()
         if open_levels:

@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from arrowflow.formats.parquet.thrift import Field, fields, list_header, written_struct
+from arrowflow.formats.parquet.thrift import Field, elements, fields, list_header, written_struct
 from arrowflow.lazy import parquet as pq
 
 _MAGIC: Final = b"PAR1"
@@ -39,18 +39,15 @@ def stored_as_integers(metadata: pq.FileMetaData, leaf: int) -> bool:
 
 def _without_annotations(footer: bytes, leaves: frozenset[int]) -> bytes:
     schema = next(field for field in fields(footer, 0) if field.number == 2)
-    count, _, at = list_header(footer, schema.start)
-    parts = [footer[:at]]
+    parts = [footer[: list_header(footer, schema.start)[2]]]
     leaf = 0
-    for _ in range(count):
+    for at, end in elements(footer, schema.start):
         own = list(fields(footer, at))
-        end = own[-1].end + 1  # the byte 0 that ends a structure
         is_leaf = not any(field.number == 5 for field in own)  # num_children
         drop = is_leaf and leaf in leaves
         parts.append(_rewritten(footer, own) if drop else footer[at:end])
         leaf += is_leaf
-        at = end
-    return b"".join([*parts, footer[at:]])
+    return b"".join([*parts, footer[schema.end :]])
 
 
 def _rewritten(data: bytes, own: list[Field]) -> bytes:

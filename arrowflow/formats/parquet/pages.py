@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from arrowflow.formats.parquet.thrift import (
@@ -22,8 +23,8 @@ from arrowflow.formats.parquet.thrift import (
     LIST,
     STRUCT,
     Field,
+    elements,
     fields,
-    list_header,
     varint,
     written_list,
     written_number,
@@ -190,25 +191,10 @@ def _footer(footer: bytes, row_group: int, chunks: Mapping[int, _Chunk], num_row
         if field.number == _NUM_ROWS:
             value = written_number(num_rows)
         elif field.number == _ROW_GROUPS:
-            group = _element(footer, field, row_group)
+            group, _ = next(islice(elements(footer, field.start), row_group, None))
             value = written_list(STRUCT, [_row_group(footer, group, chunks, num_rows)])
         made.append((field.number, field.kind, value))
     return written_struct(made)
-
-
-def _element(data: bytes, field: Field, index: int) -> int:
-    """Returns the start of an element of a list of structures."""
-    _, _, at = list_header(data, field.start)
-    for _ in range(index):
-        at = _end(data, at)
-    return at
-
-
-def _end(data: bytes, at: int) -> int:
-    """Returns the end of the structure that starts at `at`."""
-    for field in fields(data, at):
-        at = field.end
-    return at + 1
 
 
 def _row_group(data: bytes, at: int, chunks: Mapping[int, _Chunk], num_rows: int) -> bytes:
@@ -224,13 +210,10 @@ def _row_group(data: bytes, at: int, chunks: Mapping[int, _Chunk], num_rows: int
 
 
 def _columns(data: bytes, columns: Field, chunks: Mapping[int, _Chunk]) -> bytes:
-    count, _, at = list_header(data, columns.start)
     made = []
-    for leaf in range(count):
-        end = _end(data, at)
+    for leaf, (at, end) in enumerate(elements(data, columns.start)):
         chunk = chunks.get(leaf)
         made.append(data[at:end] if chunk is None else _column(data, at, chunk))
-        at = end
     return written_list(STRUCT, made)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow.formats.parquet import arrow_decoder, polars_decoder
 from arrowflow.formats.parquet.arrow_decoder import ParquetFile
-from arrowflow.formats.parquet.bounds import Bounds
+from arrowflow.formats.parquet.column_chunks import ColumnChunks
 from arrowflow.formats.parquet.details import (
     MAGIC_BYTES,
     SIGNATURE_BYTES,
@@ -25,7 +25,6 @@ from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet.pages import Pages, borders, file_of, pages_of, stored_footer
 from arrowflow.formats.parquet.polars_decoder import chunk_range, first_page
 from arrowflow.formats.parquet.row_groups import RowGroups
-from arrowflow.formats.parquet.sizes import TextSizes
 from arrowflow.formats.parquet.statistics import RowGroupStatistics
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split
 from arrowflow.formats.types import check_texts, conform
@@ -80,6 +79,11 @@ class ParquetFormat(Format):
         maps = store.is_local and store.memory_map  # as Polars does
         return "arrow+polars" if maps and polars_decoder.fits(self.num_threads) else "arrow"
 
+    @property
+    def renaming(self) -> str:
+        """See `Format.renaming`."""
+        return "from_arrow(pyarrow.parquet.ParquetFile(path).read().rename_columns([…])) names all columns by their places"
+
     def footer(self, store: Store, file: File) -> Footer:
         """See `Format.footer`: one read of the end of the file, and another one for a footer over 64 KiB."""
         tail = store.tail(file, _TAIL_BYTES)
@@ -99,14 +103,13 @@ class ParquetFormat(Format):
             metadata,
             stored,
             RowGroups(metadata, file),
-            Bounds(stored, metadata),
+            ColumnChunks(stored, metadata),
             columns.leaves,
             columns.leaf_bits,
             columns.nested_leaves,
             columns.column_bits,
             is_signed,
             first_page(tail) if tail.size == file.size else b"",
-            TextSizes(stored, metadata.num_row_groups * metadata.num_columns),
         )
         num_rows = sum(split.num_rows for split in splits)
         return Footer(file, columns.schema, splits, num_rows, details, columns.stored, columns.repeated)
@@ -129,7 +132,7 @@ class ParquetFormat(Format):
             if any(
                 details.leaf_bits[leaf] is None
                 and not _ENCODED.isdisjoint(group.column(leaf).encodings)
-                and details.text_sizes.of(split.index, leaf) is None
+                and details.chunks.text_bytes(split.index, leaf) is None
                 for leaf in details.leaves_of(name, self.fields)
             )
         ]
@@ -167,7 +170,7 @@ class ParquetFormat(Format):
         values = int(column.num_values)
         if bits is not None:
             return values * (bits + 32) // 8
-        texts = details.text_sizes.of(row_group, leaf)
+        texts = details.chunks.text_bytes(row_group, leaf)
         if texts is None:
             texts = int(column.total_uncompressed_size)
         is_nested = leaf in details.nested_leaves
@@ -189,7 +192,7 @@ class ParquetFormat(Format):
         details: Details = footer.details
         if details.is_signed:
             return False
-        group, unsound = details.row_groups[split.index], details.bounds.unsound(split.index)
+        group, unsound = details.row_groups[split.index], details.chunks.unsound(split.index)
         statistics = RowGroupStatistics(group, footer.schema, details.leaves, unsound)
         return not may_match(statistics, split.num_rows)
 

@@ -19,7 +19,7 @@ from arrowflow.lazy import parquet as pq
 from arrowflow.storage import File
 
 _NO_PAGE: Final = "page header"
-"""What the reader says of zeros: the metadata are fine."""
+"""The reader's message about zeros: the metadata are fine."""
 
 
 class RowGroups:

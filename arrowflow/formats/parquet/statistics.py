@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.lazy import parquet as pq
+from arrowflow.types import is_ordered
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PER_SECOND: Final = {"milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
@@ -69,7 +70,7 @@ def _bounds(statistics: pq.Statistics, type: pa.DataType) -> tuple[Any, Any]:
     try:
         if pa.types.is_timestamp(type):
             return _instants(statistics, type)
-        if not _is_plain(type):
+        if not is_ordered(type):
             return None, None
         low, high = statistics.min, statistics.max
     except (ValueError, OverflowError, pa.ArrowException):  # e.g. bounds cut within a UTF-8 character
@@ -89,21 +90,3 @@ def _instants(statistics: pq.Statistics, type: pa.DataType) -> tuple[Any, Any]:
     low = statistics.min_raw * 10**6 // per_second
     high = -(-statistics.max_raw * 10**6 // per_second)
     return epoch + datetime.timedelta(microseconds=low), epoch + datetime.timedelta(microseconds=high)
-
-
-def _is_plain(type: pa.DataType) -> bool:
-    return any(
-        test(type)
-        for test in (
-            pa.types.is_boolean,
-            pa.types.is_integer,
-            pa.types.is_float32,
-            pa.types.is_float64,
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_decimal128,
-            pa.types.is_date32,
-        )
-    )

@@ -9,8 +9,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
-_VARINTS: Final = (4, 5, 6)
+_BOOLEANS, _VARINTS = (1, 2), (4, 5, 6)
 _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
+
+Tree = dict[int, Any]
+"""Fields of a structure by number: a mark for a value, or the tree of a structure, or of each structure of a list.
+
+The tree of structures of a list has a mark for their starts, at the number 0.
+"""
 
 
 class Field(NamedTuple):
@@ -26,78 +32,88 @@ def fields(data: bytes, at: int) -> Iterator[Field]:
     """Yields the fields of the structure that starts at `at`."""
     number = 0
     while data[at]:
-        header = data[at]
-        at += 1
-        if header >> 4:
-            number += header >> 4
-        else:
-            value, at = varint(data, at)
-            number = value >> 1 ^ -(value & 1)
-        kind = header & 15
-        end = _skip(data, at, kind)
+        number, kind, at = _header(data, at, number)
+        end = passed(data, at, kind)
         yield Field(number, kind, at, end)
         at = end
 
 
-def _skip(data: bytes, at: int, kind: int) -> int:
-    """Returns the end of the value that starts at `at`."""
+def walk(data: bytes, tree: Tree) -> Iterator[tuple[Any, int, int]]:
+    """Yields mark, type and start of each value that a tree asks for, in the order of the bytes.
+
+    A field is passed over where the tree has a structure, or a list, and the field has another type.
+    """
+    at = number = left = 0
+    around: list[tuple[Tree, int, int]] = []  # with the number of the field, and the elements that are left
+    while True:
+        if not data[at]:
+            at += 1
+            if left:
+                left, number = left - 1, 0
+                yield tree[0], STRUCT, at
+            elif around:
+                tree, number, left = around.pop()
+            else:
+                return
+            continue
+        number, kind, at = _header(data, at, number)
+        wanted = tree.get(number)
+        if wanted is not None and type(wanted) is not dict:
+            yield wanted, kind, at
+        elif wanted is not None and kind == (LIST if 0 in wanted else STRUCT):
+            count = 1
+            if kind == LIST:
+                count, _, at = list_header(data, at)
+            if count:
+                around.append((tree, number, left))
+                tree, number, left = wanted, 0, count - 1
+                if kind == LIST:
+                    yield tree[0], STRUCT, at
+            continue
+        at = passed(data, at, kind)
+
+
+def _header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
+    """Returns number and type of the field after the one of this number, and the start of its value."""
+    found = data[at]
+    if found > 15:
+        return number + (found >> 4), found & 15, at + 1
+    return signed(data, at + 1), found, passed(data, at + 1, I32)
+
+
+def passed(data: bytes, at: int, kind: int) -> int:
+    """Returns the end of the value that starts at `at`: that of a structure without a look at each of its fields."""
     if kind in _FIXED_BYTES:
         return at + _FIXED_BYTES[kind]
     if kind in _VARINTS:
-        return varint(data, at)[1]
+        while data[at] > 127:
+            at += 1
+        return at + 1
     if kind == BINARY:
         size, at = varint(data, at)
         return at + size
     if kind == LIST:
         count, element, at = list_header(data, at)
+        if element in _BOOLEANS:
+            return at + count
         for _ in range(count):
-            at = at + 1 if element in (1, 2) else _skip(data, at, element)
+            at = passed(data, at, element)
         return at
-    if kind == STRUCT:
-        for field in fields(data, at):
-            at = field.end
-        return at + 1
-    raise ValueError(f"a Parquet footer has no Thrift type {kind}")
-
-
-def header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
-    """Returns number and type of the field after the one of this number, and the start of its value; type 0 at the end."""
-    found = data[at]
-    if found > 15:
-        return number + (found >> 4), found & 15, at + 1
-    if not found:
-        return number, 0, at + 1
-    value, at = varint(data, at + 1)
-    return value >> 1 ^ -(value & 1), found, at
-
-
-def passed(data: bytes, at: int, kind: int) -> int:
-    """Returns the end of a value: that of a structure without a look at each of its fields."""
-    if kind in _VARINTS:
-        while data[at] > 127:
-            at += 1
-        return at + 1
     if kind != STRUCT:
-        return _skip(data, at, kind)
-    depth = 1
-    while depth:
-        found = data[at]
-        at += 1
-        if not found:
-            depth -= 1
-            continue
-        if found < 16:
-            at = varint(data, at)[1]
-        kind = found & 15
-        if kind in _VARINTS:
-            while data[at] > 127:
-                at += 1
-            at += 1
-        elif kind == STRUCT:
-            depth += 1
-        else:
-            at = _skip(data, at, kind)
-    return at
+        raise ValueError(f"a Parquet footer has no Thrift type {kind}")
+    while found := data[at]:
+        at = varint(data, at + 1)[1] if found < 16 else at + 1
+        at = passed(data, at, found & 15)
+    return at + 1
+
+
+def elements(data: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """Yields start and end of each structure of the list that starts at `at`."""
+    count, _, at = list_header(data, at)
+    for _ in range(count):
+        end = passed(data, at, STRUCT)
+        yield at, end
+        at = end
 
 
 def list_header(data: bytes, at: int) -> tuple[int, int, int]:
@@ -124,6 +140,12 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 128:
             return value, at
+
+
+def signed(data: bytes, at: int) -> int:
+    """Returns a number that may be negative."""
+    value = varint(data, at)[0]
+    return value >> 1 ^ -(value & 1)
 
 
 def written_varint(value: int) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
+import lzma
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,38 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import BudgetError, SourceError
+from arrowflow.formats.text.codings import UTF8, codec_of, is_stream
 from arrowflow.formats.text.csv_lines import line_stops
 from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner
 from arrowflow.storage import File, Store
-
-CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-"""Endings of compressed files, and pyarrow's names of the codecs."""
-
-_MAGIC: Final = re.compile(rb"(\x1f\x8b)|(BZh[1-9]1AY&SY)|(\x28\xb5\x2f\xfd)|(\x04\x22\x4d\x18)")
-"""The first bytes of compressed files, in the order of `CODECS`."""
-
-_PACKINGS: Final = {
-    b"\xfd7zXZ\0": "the file is compressed by xz, which is not read here; decompress it, or write it as .gz or .zst",
-    b"PK\x03\x04": "the file is a zip archive; read a file in it as zip://name.csv::archive.zip",
-    b"7z\xbc\xaf\x27\x1c": "the file is a 7z archive; unpack it",
-}
-"""First bytes of files that are packed otherwise, and what to do."""
-
-UTF8: Final = "utf-8"
-
-_MARKS: Final = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    b"\0\0\xfe\xff": "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-_ZEROS: Final[dict[tuple[bool, ...], str]] = {
-    (False, True, False, True): "utf-16-le",
-    (True, False, True, False): "utf-16-be",
-    (False, True, True, True): "utf-32-le",
-    (True, True, True, False): "utf-32-be",
-}
-"""Encodings by the places, of each four, that are zero in half of the letters or more."""
 
 _WINDOW_BYTES: Final = 1 << 20
 """Bytes scanned at a time: a window and its temporaries fit the second cache, 1.5 times as fast as 4 MiB."""
@@ -123,57 +95,6 @@ class _Streamed:
         return self._held[start - self._start :][:size]
 
 
-def codec_of(file: File) -> str | None:
-    """Returns the codec of a file by the end of its name.
-
-    Example:
-        >>> codec_of(File("x/a.csv.GZ", "a.csv.GZ", 1))
-        'gzip'
-    """
-    return next((codec for suffix, codec in CODECS.items() if file.path.lower().endswith(suffix)), None)
-
-
-def ending_of(start: bytes) -> str | None:
-    r"""Returns the ending of the names of files that are compressed as the first bytes of one tell.
-
-    Example:
-        >>> ending_of(b"\x1f\x8b\x08"), ending_of(b"x,y")
-        ('.gz', None)
-    """
-    found = _MAGIC.match(start)
-    return None if found is None or found.lastindex is None else list(CODECS)[found.lastindex - 1]
-
-
-def packing_of(start: bytes) -> str | None:
-    r"""Returns what to do with a file that is packed in a way that no codec here unpacks, as the first bytes of one tell.
-
-    Example:
-        >>> packing_of(b"PK\x03\x04")
-        'the file is a zip archive; read a file in it as zip://name.csv::archive.zip'
-        >>> packing_of(b"x,y")
-    """
-    return next((advice for magic, advice in _PACKINGS.items() if start.startswith(magic)), None)
-
-
-def encoding_of(start: bytes) -> str | None:
-    r"""Returns the encoding of a text of two or four bytes a letter, as the first bytes of one tell; None for others.
-
-    Example:
-        >>> encoding_of("x,y".encode("utf-16")), encoding_of("x,y,z".encode("utf-16-be")), encoding_of(b"x,y")
-        ('utf-16', 'utf-16-be', None)
-    """
-    for mark, name in _MARKS.items():
-        if start.startswith(mark):
-            return name
-    zeros = [start[place::4].count(0) * 8 > len(start) for place in range(4)]
-    return _ZEROS.get(tuple(zeros))
-
-
-def with_codecs(*suffixes: str) -> tuple[str, ...]:
-    """Returns the suffixes, alone and followed by the suffixes of compressed files."""
-    return (*suffixes, *(suffix + codec for suffix in suffixes for codec in CODECS))
-
-
 def as_bytes(data: object) -> Bytes:
     """Returns a view of a buffer."""
     return np.frombuffer(data, np.uint8)  # type: ignore[call-overload]
@@ -195,17 +116,12 @@ def opened_bytes(file: File, encoding: str = UTF8) -> int:
     return min(file.size, _WINDOW_BYTES if file.is_local else _PIECE_BYTES + _WINDOW_BYTES)
 
 
-def is_stream(file: File, encoding: str) -> bool:
-    """Returns whether the text of a file is made of its bytes from the start on, so that no part is found alone."""
-    return codec_of(file) is not None or encoding != UTF8
-
-
 @contextmanager
 def opened(store: Store, file: File, encoding: str = UTF8) -> Iterator[Source]:
     """Opens a file for one pass. Of a file that is remote, compressed or no UTF-8, a few MiB are in memory at a time."""
     codec, store = codec_of(file), store.unmapped  # a copy takes 0.1 ms a MiB, decoding 3
     if codec is not None:
-        with store.open(file) as stored, pa.CompressedInputStream(stored, codec) as stream:
+        with store.open(file) as stored, _decompressed(stored, codec) as stream:
             yield _Streamed(_recoded(_read(stream), encoding))
     elif not store.is_local:
         yield _Streamed(_recoded(_fetch(store, file), encoding))
@@ -240,8 +156,14 @@ def streamed(store: Store, file: File, encoding: str) -> Source:
     stored: Any = io.BufferedReader(_Reopened(store.unmapped, file), _WINDOW_BYTES)
     stream, codec = pa.PythonFile(stored, "r"), codec_of(file)
     if codec is not None:
-        stream = pa.CompressedInputStream(stream, codec)
+        stream = _decompressed(stream, codec)
     return _Streamed(_recoded(_read(stream), encoding))
+
+
+def _decompressed(stored: pa.NativeFile, codec: str) -> pa.NativeFile:
+    if codec == "xz":
+        return pa.PythonFile(lzma.open(stored), "r")
+    return pa.CompressedInputStream(stored, codec)
 
 
 def _read(stream: pa.NativeFile) -> Iterator[pa.Buffer]:

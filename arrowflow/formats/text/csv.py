@@ -13,15 +13,8 @@ import pyarrow as pa
 from pyarrow import csv
 
 from arrowflow.errors import SourceError, repeated
-from arrowflow.formats.text.blocks import (
-    UTF8,
-    Source,
-    as_bytes,
-    behind_lines,
-    first_records,
-    owned,
-    with_codecs,
-)
+from arrowflow.formats.text.blocks import Source, as_bytes, behind_lines, first_records, owned
+from arrowflow.formats.text.codings import UTF8, with_codecs
 from arrowflow.formats.text.csv_lines import CsvLines
 from arrowflow.formats.text.csv_options import LATER_OPTIONS, checked
 from arrowflow.formats.text.csv_rows import Lines, good_numbers, number_columns, with_lengths

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 from typing import Any, Final
 
 from arrowflow.errors import PlanError, shown
-from arrowflow.formats.text.blocks import UTF8
+from arrowflow.formats.text.codings import UTF8, checked_encoding
 
 LATER_OPTIONS: Final[dict[str, Any]] = {
     "escape_char": None,
@@ -39,7 +38,7 @@ def checked(format: Any) -> dict[str, Any]:
         "comment_prefix": _comment(format.comment_prefix, format),
         "column_names": _names(format.column_names),
         "null_values": _nulls(format.null_values),
-        "encoding": _encoding(format.encoding),
+        "encoding": checked_encoding("read_csv", format.encoding),
     }
 
 
@@ -93,14 +92,3 @@ def _nulls(given: Any) -> tuple[str, ...]:
     if not all(isinstance(value, str) for value in values):
         raise PlanError(f"read_csv: null_values are texts, got {list(values)}")
     return values
-
-
-def _encoding(given: Any) -> str:
-    try:
-        found = codecs.lookup(given)
-        "x".encode(found.name)  # some codecs are none of texts
-    except (LookupError, TypeError) as error:
-        raise PlanError(
-            f"read_csv: encoding is an encoding that Python knows, as 'cp1252', got {shown(given)}"
-        ) from error
-    return str(found.name)

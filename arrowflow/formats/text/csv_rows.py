@@ -20,7 +20,7 @@ from arrowflow.formats.text.csv_lines import CsvLines
 from arrowflow.formats.text.scan import starts_of
 from arrowflow.lazy import compute as pc
 
-Rows = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 
 _BLANKS = " \t"
 _SHOWN = 40
@@ -50,7 +50,7 @@ class Lines:
         keep: Whether to tell what is wrong with them.
 
     Attributes:
-        bad: What is wrong with each line, by its number.
+        bad: The fault of each bad line, by its number.
         lacking: The fields that each line lacks; less than 0 if it has too many.
     """
 
@@ -140,7 +140,7 @@ def _as_numbers(texts: pa.Array, field: pa.Field, *, keep: bool) -> tuple[pa.Arr
     return None
 
 
-def _odd(texts: pa.Array, type: pa.DataType) -> Rows:
+def _odd(texts: pa.Array, type: pa.DataType) -> RowNumbers:
     """Returns the texts with a byte that numbers rarely have. This is fast, and misses texts such as `1-2`."""
     _, offsets, stored = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[: len(texts) + 1]
@@ -151,14 +151,14 @@ def _odd(texts: pa.Array, type: pa.DataType) -> Rows:
     return np.unique(np.searchsorted(bounds, places, side="right") - 1)
 
 
-def _refused(texts: pa.Array, type: pa.DataType) -> Rows:
+def _refused(texts: pa.Array, type: pa.DataType) -> RowNumbers:
     """Returns the texts that Polars does not take for numbers."""
     column = pl.Series(texts)
     found = column.str.strip_chars(_BLANKS).cast(pl.Series(pa.nulls(0, type)).dtype, strict=False)
     return (found.is_null() & column.is_not_null()).arg_true().to_numpy().astype(np.int64)
 
 
-def _no_numbers(texts: pa.Array, doubtful: Rows, field: pa.Field, *, keep: bool) -> dict[int, str]:
+def _no_numbers(texts: pa.Array, doubtful: RowNumbers, field: pa.Field, *, keep: bool) -> dict[int, str]:
     """Returns those of some texts that pyarrow does not take for numbers."""
     rows = pa.Array.from_buffers(pa.int64(), len(doubtful), [None, pa.py_buffer(doubtful)])
     values = texts.take(rows).dictionary_encode()

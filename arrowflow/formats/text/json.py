@@ -15,7 +15,8 @@ from pyarrow import json
 
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.formats.protocol import Footer, check_names
-from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
+from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned
+from arrowflow.formats.text.codings import with_codecs
 from arrowflow.formats.text.json_rows import Misfit, no_objects
 from arrowflow.formats.text.json_texts import as_texts
 from arrowflow.formats.text.scan import (

@@ -77,7 +77,7 @@ def rows_in_front(
     Args:
         records: The rows of the block.
         decode: Decodes some of them.
-        error: What it raised for all of them.
+        error: The error that it raised for all of them.
     """
 
     def check(start: int, stop: int) -> object:

@@ -31,21 +31,17 @@ from arrowflow.expr import empty_batch
 from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.text.blocks import (
-    UTF8,
     Blocks,
     Source,
     as_bytes,
     cut,
-    encoding_of,
-    ending_of,
-    is_stream,
     opened,
     opened_bytes,
     owned,
-    packing_of,
     streamed,
     windows,
 )
+from arrowflow.formats.text.codings import UTF8, encoding_of, ending_of, is_stream, packing_of
 from arrowflow.formats.text.scan import Bytes, Scanner
 from arrowflow.formats.text.sifting import Decode, Records, good_rows, listed, rows_in_front
 from arrowflow.formats.types import conform, width_bits

@@ -41,20 +41,6 @@ _SECOND: Final = 0x12
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Misfit(Exception):
-    """A record that does not fit.
-
-    Attributes:
-        row: Its number among the records to decode.
-        error: The reason why it does not fit.
-    """
-
-    def __init__(self, row: int, error: ArrowflowError) -> None:
-        super().__init__(row, error)
-        self.row = row
-        self.error = error
-
-
 class _Odd(Exception):
     """Records in an encoding that only protobuf reads."""
 
@@ -82,10 +68,6 @@ class Records(NamedTuple):
     def record(self, row: int) -> bytes:
         """Returns a copy of one record."""
         return self.data.padded[self.starts[row] : self.stops[row]].tobytes()
-
-    def until(self, row: int) -> Records:
-        """Returns the records before record number `row`."""
-        return Records(self.data, self.starts[:row], self.stops[:row])
 
 
 class _Names:
@@ -175,24 +157,7 @@ class ExampleDecoder:
         self._kinds = np.array([column.kind for column in self._columns], np.int64)
         self._is_number = np.array([column.is_number for column in self._columns], np.bool_)
 
-    def decode(self, records: Records) -> pa.RecordBatch:
-        """Returns the records as rows.
-
-        Raises:
-            Misfit: A record that is no `tf.train.Example` of these columns; records before it may be none, either.
-        """
-        known: Ints = np.zeros(0, np.int64)
-        while True:
-            try:
-                return self._decode(records)
-            except _Odd as odd:
-                rows = np.setdiff1d(odd.rows, known)
-                if not len(rows):
-                    raise Misfit(int(odd.rows.min()), SourceError(_NO_EXAMPLE)) from None
-            records = _rewritten(records, rows)
-            known = np.union1d(known, rows)
-
-    def decode_good(self, records: Records) -> tuple[pa.RecordBatch, dict[int, ArrowflowError]]:
+    def decode(self, records: Records) -> tuple[pa.RecordBatch, dict[int, ArrowflowError]]:
         """Returns the records of these columns as rows, and by number why the others are none."""
         known: Ints = np.zeros(0, np.int64)
         refused: dict[int, ArrowflowError] = {}
@@ -210,8 +175,8 @@ class ExampleDecoder:
                 continue
             return without(batch, bad), bad
 
-    def _decode(self, records: Records, bad: dict[int, ArrowflowError] | None = None) -> pa.RecordBatch:
-        """Decodes records; with `bad` notes those that do not fit there, and makes nulls of them."""
+    def _decode(self, records: Records, bad: dict[int, ArrowflowError]) -> pa.RecordBatch:
+        """Decodes records; notes in `bad` those that do not fit, and makes nulls of them."""
         if not self.schema.names:
             return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))
         cells = self._cells(records)
@@ -223,7 +188,6 @@ class ExampleDecoder:
         parts = np.searchsorted(found.owners, borders)
         numbers, is_odd = self._numbers(records.data, cells, found)
         arrays: list[pa.Array] = []
-        misfits: list[Misfit] = []
         for number, column in enumerate(self._columns):
             own = slice(borders[number], borders[number + 1])
             values = slice(parts[number], parts[number + 1])
@@ -234,16 +198,11 @@ class ExampleDecoder:
             owners = found.owners[values] - borders[number]
             starts, stops = found.starts[values], found.stops[values]
             lists = Lists(len(records), rows, cells.kinds[own], owners, starts, stops)
-            try:
-                if column.is_number:
-                    own_numbers = numbers[column.kind][values]
-                    arrays.append(_number_column(column, records.data, lists, own_numbers, is_odd[own], bad))
-                else:
-                    arrays.append(_column(column, records.data, lists, bad))
-            except Misfit as misfit:
-                misfits.append(misfit)
-        if misfits:
-            raise min(misfits, key=lambda misfit: misfit.row)
+            if column.is_number:
+                own_numbers = numbers[column.kind][values]
+                arrays.append(_number_column(column, records.data, lists, own_numbers, is_odd[own], bad))
+            else:
+                arrays.append(_column(column, records.data, lists, bad))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _numbers(self, data: Bytes, cells: _Cells, found: Elements) -> tuple[dict[int, Any], Flags]:
@@ -291,7 +250,7 @@ def _number_column(
     lists: Lists,
     numbers: Any,
     is_odd: Flags,
-    bad: dict[int, ArrowflowError] | None,
+    bad: dict[int, ArrowflowError],
 ) -> pa.Array:
     """Returns a column of numbers of which some lists are odd.
 
@@ -312,8 +271,8 @@ def _number_column(
     return _column(column, data, lists, bad)
 
 
-def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError] | None) -> pa.Array:
-    """Returns a column; with `bad`, notes the records there whose lists do not fit, and makes nulls of them."""
+def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError]) -> pa.Array:
+    """Returns a column; notes in `bad` the records whose lists do not fit, and makes nulls of them."""
     while len(lists.rows):
         try:
             return column.build(data, lists)
@@ -321,8 +280,6 @@ def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowE
             if unfit.texts is None:
                 raise _Odd(unfit.rows) from None
             errors = map(DataError if unfit.is_value else SchemaError, unfit.texts)
-            if bad is None:
-                raise Misfit(int(unfit.rows[0]), next(errors)) from None
             for row, error in zip(unfit.rows.tolist(), errors, strict=True):
                 bad.setdefault(row, error)
             lists = lists.without(unfit.rows)
@@ -330,13 +287,10 @@ def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowE
 
 
 def has_feature(records: Records, name: str) -> bool:
-    """Returns whether a record has a feature with values. The search ends at the first bad `tf.train.Example`."""
-    decoder = ExampleDecoder(pa.schema([(name, pa.list_(pa.binary()))]))
-    try:
-        column = decoder.decode(records).column(0)
-    except Misfit as misfit:
-        return isinstance(misfit.error, SchemaError) or has_feature(records.until(misfit.row), name)
-    return bool(column.null_count < len(column))
+    """Returns whether a record has a feature with values. Records that are no `tf.train.Example` have none."""
+    batch, bad = ExampleDecoder(pa.schema([(name, pa.list_(pa.binary()))])).decode(records)
+    is_other = any(isinstance(error, SchemaError) for error in bad.values())
+    return is_other or bool(batch.column(0).null_count < len(batch))
 
 
 def _lists(data: Bytes, rows: Ints, starts: Ints, stops: Ints) -> tuple[Ints, Ints, Ints]:
@@ -364,10 +318,10 @@ def _in_order(found: Elements) -> Elements:
     return Elements(found.owners[order], found.starts[order], found.stops[order], found.bad)
 
 
-def _rewritten(records: Records, rows: Ints, refused: dict[int, ArrowflowError] | None = None) -> Records:
+def _rewritten(records: Records, rows: Ints, refused: dict[int, ArrowflowError]) -> Records:
     """Returns the records in a block of their own, with `rows` encoded as protobuf encodes them.
 
-    With `refused`, records that are none are noted there, and become empty ones.
+    Records that are none are noted in `refused`, and become empty ones.
     """
     odd = set(rows.tolist())
     parts = []
@@ -377,10 +331,8 @@ def _rewritten(records: Records, rows: Ints, refused: dict[int, ArrowflowError] 
             try:
                 part = proto.canonical(part)
             except ArrowflowError as error:
-                if refused is None:
-                    raise Misfit(row, error) from error.__cause__
                 refused.setdefault(row, error)
-        if refused and row in refused:
+        if row in refused:
             part = b""
         parts.append(part)
     return joined(parts)

@@ -11,7 +11,7 @@ import functools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.tfrecord import proto
 from arrowflow.formats.tfrecord.columns import gather
-from arrowflow.formats.tfrecord.example import ExampleDecoder, Misfit, Records, has_feature
+from arrowflow.formats.tfrecord.example import ExampleDecoder, Records, has_feature
 from arrowflow.formats.tfrecord.framing import (
     COMPRESSIONS,
     HEADER_BYTES,
@@ -169,14 +169,14 @@ class TfrecordFormat(Format):
 
     def _first_records(self, store: Store, file: File, details: _Details) -> Records | None:
         """Returns the records that tell a schema, None if there are none; raises if the first record is broken."""
-        fault = details.fault
         for data, base, num_rows in _blocks(store, file, details, 0):
-            records, fault = _unframed(data, base, min(num_rows, INFERRED_ROWS))
-            if len(records):
-                return records
-            break
-        if fault is not None:
-            raise fault.error(0)
+            starts, stops, faults = framed(data, base, min(num_rows, INFERRED_ROWS))
+            if 0 in faults:
+                raise faults[0].error(0)
+            before = slice(min(faults, default=None))
+            return Records(Bytes(np.frombuffer(data, np.uint8)), starts[before], stops[before])
+        if details.fault is not None:
+            raise details.fault.error(0)
         return None
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
@@ -222,7 +222,12 @@ class TfrecordFormat(Format):
         first = int(details.rows[split.index])
         for data, base, num_rows in _blocks(store, footer.file, details, split.index):
             if num_rows > offset_rows:
-                yield from _rows(data, base, num_rows, first, offset_rows, schema, decoder)
+                block = _decoded(data, base, num_rows, first, schema, decoder)
+                bad = min(block.errors, default=num_rows)
+                if bad > offset_rows or not block.errors:
+                    yield block.batch.slice(offset_rows, bad - offset_rows)
+                if block.errors:
+                    raise block.errors[bad]
             first += num_rows
             offset_rows = max(0, offset_rows - num_rows)
 
@@ -245,69 +250,50 @@ class TfrecordFormat(Format):
         first, in_split = int(details.rows[split.index]), 0
         for data, base, num_rows in _blocks(store, footer.file, details, split.index):
             if in_split + num_rows > offset_rows:
-                yield _sifted(data, base, num_rows, first + in_split, in_split, schema, decoder, keep=keep)
+                block = _decoded(data, base, num_rows, first + in_split, schema, decoder)
+                if len(block.records) < num_rows:
+                    raise block.errors[len(block.records)]
+                bad = sorted(block.errors)
+                kept = [
+                    BadRow(in_split + row, str(block.errors[row]), block.records.record(row))
+                    for row in bad
+                    if keep
+                ]
+                numbers = [in_split + row for row in bad]
+                yield Sifted(block.batch, in_split, num_rows, numbers, tuple(kept))
             in_split += num_rows
 
 
-def _sifted(
+class _Block(NamedTuple):
+    """A block of records: the good ones as rows, all that it holds, and by number why the others are none."""
+
+    batch: pa.RecordBatch
+    records: Records
+    errors: dict[int, ArrowflowError]
+
+
+def _decoded(
     data: memoryview,
     base: int,
     num_rows: int,
     first: int,
-    in_split: int,
     schema: pa.Schema,
     decoder: ExampleDecoder | None,
-    *,
-    keep: bool,
-) -> Sifted:
-    """Returns the good records of a block, and the numbers of the bad ones; if they are kept, these, too."""
+) -> _Block:
+    """Decodes a padded block, whose first record has the number `first` in its file."""
     starts, stops, faults = framed(data, base, num_rows)
-    if len(starts) < num_rows:
-        raise faults[len(starts)].error(first + len(starts))
-    intact = np.ones(num_rows, np.bool_)
-    intact[list(faults)] = False
-    numbers = np.flatnonzero(intact)
-    whole = Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops)
-    records = Records(whole.data, starts[intact], stops[intact])
-    errors: dict[int, str] = {row: str(fault.error(first + row)) for row, fault in faults.items()}
+    records = Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops)
+    errors: dict[int, ArrowflowError] = {row: fault.error(first + row) for row, fault in faults.items()}
+    intact = np.setdiff1d(np.arange(len(records)), list(faults))
+    whole = Records(records.data, starts[intact], stops[intact]) if faults else records
     if decoder is None:
-        batch = _raw(records, schema)
-    else:
-        batch, misfits = decoder.decode_good(records)
-        rows = numbers[list(misfits)].tolist() if misfits else []
-        for number, error in zip(rows, misfits.values(), strict=True):
-            errors[number] = f"record {first + number}: {error}" if keep else ""
-    bad = sorted(errors)
-    kept = tuple(BadRow(in_split + row, errors[row], whole.record(row)) for row in bad) if keep else ()
-    return Sifted(batch, in_split, num_rows, [in_split + row for row in bad], kept)
-
-
-def _rows(
-    data: memoryview,
-    base: int,
-    num_rows: int,
-    first: int,
-    skip: int,
-    schema: pa.Schema,
-    decoder: ExampleDecoder | None,
-) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a block after the first `skip`, up to the first record that is broken or does not fit."""
-    records, fault = _unframed(data, base, num_rows)
-    error: ArrowflowError | None = None if fault is None else fault.error(first + len(records))
-    records = Records(records.data, records.starts[skip:], records.stops[skip:])
-    batch = None
-    while batch is None:
-        try:
-            batch = _raw(records, schema) if decoder is None else decoder.decode(records)
-        except Misfit as misfit:
-            number = first + skip + misfit.row
-            error = type(misfit.error)(f"record {number}: {misfit.error}")
-            error.__cause__ = misfit.error.__cause__
-            records = records.until(misfit.row)
-    if len(records) or error is None:
-        yield batch
-    if error is not None:
-        raise error
+        return _Block(_raw(whole, schema), records, errors)
+    batch, misfits = decoder.decode(whole)
+    for number, error in misfits.items():
+        row = int(intact[number])
+        errors[row] = type(error)(f"record {first + row}: {error}")
+        errors[row].__cause__ = error.__cause__
+    return _Block(batch, records, errors)
 
 
 @functools.lru_cache(maxsize=16)
@@ -320,16 +306,6 @@ def _raw(records: Records, schema: pa.Schema) -> pa.RecordBatch:
     if not schema.names:
         return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))
     return pa.RecordBatch.from_arrays([gather(records.data, records.starts, records.stops)], schema=schema)
-
-
-def _unframed(data: memoryview, base: int, num_rows: int) -> tuple[Records, Fault | None]:
-    """Returns the records of a padded block, up to the first damaged record."""
-    starts, stops, faults = framed(data, base, num_rows)
-    records = Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops)
-    if not faults:
-        return records, None
-    row = min(faults)
-    return records.until(row), faults[row]
 
 
 def _look(store: Store, file: File) -> str:

@@ -40,13 +40,13 @@ from arrowflow.plan.shape import Shape, parts
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.types import is_untyped
 
-Rows = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 
 DEFAULT_MAX_LAG_ROWS = 65_536
 MAX_BUCKETS = 1024
 """Each bucket has a number in a state, which has to stay under 64 KiB."""
 
-NO_ROWS: Rows = np.empty(0, np.int64)
+NO_ROWS: RowNumbers = np.empty(0, np.int64)
 NEVER = 1 << 62
 
 
@@ -257,12 +257,12 @@ class BucketKernel(SerialKernel):
         buckets = len(self._sizes)
         self._boundaries = np.array(node.bucket_boundaries, np.int64)
         self._id_type = np.uint8 if buckets <= 256 else np.uint16  # which NumPy sorts by radix
-        self._held: list[Rows] = [NO_ROWS] * buckets
+        self._held: list[RowNumbers] = [NO_ROWS] * buckets
         self._oldest = [NEVER] * buckets
-        self._emitted: Rows = np.zeros(buckets, np.int64)
+        self._emitted: RowNumbers = np.zeros(buckets, np.int64)
         self._skip = [0] * buckets  # rows that come again and were emitted before
         self._skips = False
-        self._came: Rows = np.zeros(buckets, np.int64)
+        self._came: RowNumbers = np.zeros(buckets, np.int64)
         self._rows = 0
         self._kept = KeptChunks()  # with, by bucket, how many rows came before
         self._after: Position = None

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ import pyarrow as pa
 from arrowflow.caching.fingerprint.fingerprint import fingerprint
 from arrowflow.caching.fingerprint.installed import version_of
 from arrowflow.caching.store.entry import entry
+from arrowflow.caching.store.stored import CachedPlan
 from arrowflow.errors import PlanError
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.operator import Cost, KernelSpec, RowOperator
@@ -201,18 +201,17 @@ class DiskCache(RowOperator, InLanes, RowAccess):
         return self.fingerprint if self.compression is None else f"{self.fingerprint}-{self.compression}"
 
     @property
-    def _maker(self) -> Callable[..., AnyEntry]:
-        """Makes the entry, of its name and arguments."""
-        return partial(entry, self.path)
-
-    def _entry(self) -> AnyEntry:
-        return self._maker(
-            self._folder,
-            self._about(),
+    def _cached(self) -> CachedPlan:
+        return CachedPlan(
+            fingerprint=self._folder,
+            about=self._about(),
             repeatable=repeatable(self.inputs[0]),
             verify=self.verify == "first",
             compression=self.compression,
         )
+
+    def _entry(self) -> AnyEntry:
+        return entry(self.path, self._cached)
 
     def _in_run(self, found: AnyEntry, context: Context) -> AnyEntry:
         """Returns the entry as all kernels of a run see it."""

@@ -8,9 +8,7 @@ do.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, cast
 
 from arrowflow.caching.store.shared_entry import SharedEntry
@@ -70,9 +68,8 @@ class SharedCache(DiskCache):
         assert self.objects is not None
         return self.objects
 
-    @property
-    def _maker(self) -> Callable[..., AnyEntry]:
-        return partial(SharedEntry, self._prefix)
+    def _entry(self) -> AnyEntry:
+        return SharedEntry(self._prefix, self._cached)
 
     def _in_run(self, found: AnyEntry, context: Context) -> AnyEntry:
         """Returns the entry that all kernels of a run share, so that footers are fetched once."""

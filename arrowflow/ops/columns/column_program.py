@@ -33,11 +33,11 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.memory import Recycler
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns as ColumnNames
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
+from arrowflow.recycler import Recycler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

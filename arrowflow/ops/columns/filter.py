@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, Policy
+from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import Expr, Step, Where, expand, parse_many
 from arrowflow.interchange.from_numpy import batch_from_arrays
@@ -76,7 +76,7 @@ class Filter(ColumnOperator):
                 format=format,
                 columns=given_names(cls.name, columns),
                 num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
-                policy=Policy.of(cls.name, on_error, quarantine),
+                policy=BadRowPolicy.of(cls.name, on_error, quarantine),
             )
         given = (columns, on_error, quarantine)
         if format != "arrow" or num_parallel_calls != AUTOTUNE or any(each is not None for each in given):
@@ -115,14 +115,14 @@ class FilterBy(PredicateOperator):
 
     Attributes:
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        policy: What becomes of pieces for which `fn` fails.
+        policy: The treatment of pieces for which `fn` fails.
     """
 
     name: ClassVar[str] = Filter.name
     traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True, local=True, in_turn=True)
 
     num_parallel_calls: int | None = None
-    policy: Policy = BY_OPTIONS
+    policy: BadRowPolicy = BY_OPTIONS
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, for the key of its instances, and what becomes of bad pieces."""
@@ -147,7 +147,7 @@ class FilterBy(PredicateOperator):
         return (
             *recut_specs(self),
             call,
-            *results_specs(self, place=self.place, policy=self.policy),
+            *results_specs(self.name, f"{self.title}-{self.place}", policy=self.policy),
         )
 
 
@@ -156,9 +156,7 @@ class FilterByKernel(StatelessKernel):
 
     def __init__(self, node: FilterBy, context: Context) -> None:
         self._policy = node.policy
-        self._function = BatchFunction(
-            node.fn, context.run_storage, node.place, format=node.format, columns=node.columns
-        )
+        self._function = BatchFunction(node.fn, context, node.place, format=node.format, columns=node.columns)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the kept rows."""

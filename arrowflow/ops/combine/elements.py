@@ -110,7 +110,7 @@ class RowsWanted(NamedTuple):
     all_from: int
 
 
-class Place(NamedTuple):
+class OpenElement(NamedTuple):
     """An open element in a position of `interleave`.
 
     Attributes:
@@ -139,7 +139,7 @@ class InterleavePosition(NamedTuple):
     """
 
     start: CutPosition | None
-    open: tuple[Place, ...]
+    open: tuple[OpenElement, ...]
     place: int
     left: int | None
     turn: int

@@ -33,7 +33,7 @@ from arrowflow.ops.combine.elements import (
     Element,
     ElementFunction,
     InterleavePosition,
-    Place,
+    OpenElement,
     RowsWanted,
     element_specs,
     few_elements,
@@ -156,7 +156,7 @@ class Interleave(PieceOperator, InLanes):
         return own if self.block_length is None and self.cycle_length > 1 else {"elements": own["pieces"]}
 
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
-        """What the function opens may draw at random."""
+        """The datasets that the function opens may draw at random."""
         return SharedByEpochs.NOTHING
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -270,7 +270,7 @@ class InterleaveKernel(BoundaryKernel):
         self._input_position: Position = None
         self._cycle: list[Element | None] = [None] * node.cycle_length
         # By place, the part of a position for an element; also for elements to open again that did not come yet.
-        self._marks: list[Place | None] = [None] * node.cycle_length
+        self._marks: list[OpenElement | None] = [None] * node.cycle_length
         self._start: CutPosition | None = None  # of the cutter, before the oldest of these elements
         self._saved: dict[int, int] = {}  # number -> place of the elements that did not come yet
         self._seats = 0  # elements that have a place
@@ -288,7 +288,7 @@ class InterleaveKernel(BoundaryKernel):
         if position is not None:
             at = InterleavePosition._make(position)
             self._start, _, self._place, self._left, self._turn, self._next = at
-            at = at._replace(open=tuple(map(Place._make, at.open)))
+            at = at._replace(open=tuple(map(OpenElement._make, at.open)))
             for mark in at.open:
                 self._marks[mark.place] = mark
                 self._saved[mark.number] = mark.place
@@ -399,7 +399,7 @@ class InterleaveKernel(BoundaryKernel):
             rows = element.held.rows if self._left is None else min(element.held.rows, self._left)
             # One chunk: an element is pulled from only when it holds no rows.
             (chunk,), (ticket,) = element.held.pop(rows)
-            self._marks[self._place] = Place(self._place, element.number, *element.held.mark())
+            self._marks[self._place] = OpenElement(self._place, element.number, *element.held.mark())
             yield self._put(chunk, ticket, rows)
 
     def _put(self, chunk: pa.RecordBatch, ticket: Ticket, rows: int) -> Item:
@@ -409,7 +409,7 @@ class InterleaveKernel(BoundaryKernel):
         if last := not self._left:
             self._advance()
         full = self._seats == len(self._cycle)  # to look for free places would cost most of a turn
-        marks = cast(tuple[Place, ...], tuple(self._marks if full else filter(None, self._marks)))
+        marks = cast(tuple[OpenElement, ...], tuple(self._marks if full else filter(None, self._marks)))
         position = InterleavePosition(self._start, marks, self._place, self._left, self._turn, self._next)
         return Item(chunk, position, ticket, Origin(turn, 0, last))
 
@@ -434,7 +434,7 @@ class InterleaveKernel(BoundaryKernel):
         element = self._cycle[place]
         if element is None and self._coming:
             element = self._cycle[place] = self._coming.popleft()
-            self._marks[place] = Place(place, element.number, None, 0)
+            self._marks[place] = OpenElement(place, element.number, None, 0)
             self._seats += 1
             self._next = element.number + 1
             if self._seats == 1:

@@ -9,11 +9,11 @@ that a resumed run tries the bad row again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.bad_rows import BadRow, LeftOut, Policy, is_bad_data
+from arrowflow.bad_rows import BadRow, BadRowPolicy, LeftOut, is_bad_data
 from arrowflow.errors import ArrowflowError, SchemaError
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Origin, Outcome
@@ -46,24 +46,8 @@ def _is_part(position: Position) -> bool:
     return isinstance(position, tuple) and position[:1] == (PART,)
 
 
-class FunctionCaller(Protocol):
-    """The part of an operator with a function that its results need."""
-
-    @property
-    def name(self) -> str:
-        """The operator's name."""
-
-    @property
-    def title(self) -> str:
-        """The operator's name and its function's."""
-
-    @property
-    def fn(self) -> Callable[..., Any]:
-        """The function."""
-
-
 def whole(
-    policy: Policy, chunk: pa.RecordBatch, call: Callable[[], pa.RecordBatch]
+    policy: BadRowPolicy, chunk: pa.RecordBatch, call: Callable[[], pa.RecordBatch]
 ) -> pa.RecordBatch | Outcome:
     """Returns the result of a call for all rows of a chunk together; if the call fails, all of them are bad."""
     try:
@@ -105,11 +89,11 @@ class ResultsKernel(SerialKernel):
 
     Args:
         title: The operator, with the name of its function.
-        policy: What becomes of bad rows.
+        policy: The treatment of bad rows.
         uniform: Checks that all results have one schema; None where that was declared.
     """
 
-    def __init__(self, title: str, policy: Policy, uniform: UniformKernel | None) -> None:
+    def __init__(self, title: str, policy: BadRowPolicy, uniform: UniformKernel | None) -> None:
         self._quarantine = policy.quarantine(title)
         self._uniform = uniform
         self._before: Position = None
@@ -151,42 +135,42 @@ class ResultsKernel(SerialKernel):
 
 
 def results_specs(
-    node: FunctionCaller,
+    name: str,
+    title: str,
     *,
-    place: int,
-    policy: Policy,
-    checks: bool = False,
+    policy: BadRowPolicy,
+    checked: Callable[..., Any] | None = None,
     by_row: bool = False,
     unit: str = "piece",
 ) -> tuple[KernelSpec, ...]:
     """Returns the kernel that takes the results of a function in order, if one is needed.
 
     Args:
-        node: The operator.
-        place: Its place in the plan.
-        policy: What becomes of bad rows.
-        checks: Whether the first result declares the schema.
+        name: The operator's name.
+        title: The name that the folder of bad rows gets.
+        policy: The treatment of bad rows.
+        checked: The function whose first result declares the schema; None where the schema is known.
         by_row: Whether the function is called for single rows, so that there are results in front of a bad row.
         unit: The word for what the function is called for.
     """
-    if not (checks or by_row or policy.leaves_out):
+    if not (checked or by_row or policy.leaves_out):
         return ()
-    facts = (f"the first {unit} declares the schema",) if checks else ()
+    facts = (f"the first {unit} declares the schema",) if checked else ()
     if policy.leaves_out:
         kept = "" if policy.folder is None else f", and kept in {policy.folder}"
         facts = (*facts, f"bad {'row' if by_row else unit}s are left out{kept}")
 
     def make(context: Context) -> SerialKernel:
-        uniform = UniformKernel(node.name, node.fn) if checks else None
-        return ResultsKernel(f"{node.title}-{place}", policy, uniform)
+        uniform = UniformKernel(name, checked) if checked else None
+        return ResultsKernel(title, policy, uniform)
 
     return (
         KernelSpec(
-            operator=node.name,
+            operator=name,
             kind="serial",
             make=make,
             position=Shape(PartPosition, passes=lambda position: not _is_part(position)),
-            has_position=checks,
+            has_position=checked is not None,
             facts=lambda: facts,
         ),
     )

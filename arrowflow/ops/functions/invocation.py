@@ -12,12 +12,13 @@ from typing import Any, Literal, Self
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, Policy
+from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports, for_functions
 from arrowflow.kernels.context import Context
+from arrowflow.kernels.instances import Lender
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -142,14 +143,14 @@ class MappingOperator(FunctionOperator):
         epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
-        policy: What becomes of bad rows; once bound, as the pipeline says.
+        policy: The treatment of bad rows; once bound, as the pipeline says.
     """
 
     seed: int | None = None
     epoch: bool = False
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
-    policy: Policy = BY_OPTIONS
+    policy: BadRowPolicy = BY_OPTIONS
 
     @classmethod
     def of(
@@ -181,7 +182,7 @@ class MappingOperator(FunctionOperator):
             epoch=bool(epoch),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
             executor=executor,
-            policy=Policy.of(cls.name, on_error, quarantine),
+            policy=BadRowPolicy.of(cls.name, on_error, quarantine),
             **own,
         )
 
@@ -247,10 +248,10 @@ class MappingOperator(FunctionOperator):
             facts=lambda: (fact + ", in worker processes" if process else fact,),
         )
         results = results_specs(
-            self,
-            place=self.place,
+            self.name,
+            f"{self.title}-{self.place}",
             policy=self.policy,
-            checks=self.types is None,
+            checked=self.fn if self.types is None else None,
             by_row=self.by_row,
             unit=unit,
         )
@@ -268,7 +269,7 @@ class BatchFunction:
 
     Args:
         fn: The function or class.
-        storage: The place of a class's instances: `Context.run_storage`.
+        lender: Keeps a class's instances.
         place: The operator's.
         format: The format of the argument and of the result.
         columns: The only columns that `fn` reads and sees; None for all columns.
@@ -278,14 +279,14 @@ class BatchFunction:
     def __init__(
         self,
         fn: Callable[..., Any],
-        storage: dict[Any, Any],
+        lender: Lender,
         place: int,
         *,
         format: BatchFormat,
         columns: tuple[str, ...] | None = None,
         schema: pa.Schema | None = None,
     ) -> None:
-        self._function = UserFunction(fn, storage, place)
+        self._function = UserFunction(fn, lender, place)
         self._format = format
         self._columns = None if columns is None else list(columns)
         self._schema = schema

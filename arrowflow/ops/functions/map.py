@@ -39,7 +39,7 @@ class Map(MappingOperator):
         epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
-        policy: What becomes of pieces for which `fn` fails.
+        policy: The treatment of pieces for which `fn` fails.
         place: Bound: the operator's place in the plan as written.
         keeps_rows: Whether the results have as many rows as the pieces.
     """
@@ -92,7 +92,7 @@ class MapKernel(StatelessKernel):
         self._epoch = context.epoch
         self._function = BatchFunction(
             node.fn,
-            context.run_storage,
+            context,
             node.place,
             format=node.format,
             columns=node.columns,

@@ -51,7 +51,7 @@ class MapRows(MappingOperator):
         epoch: Whether `fn` also gets the number of the epoch.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
-        policy: What becomes of rows for which `fn` fails.
+        policy: The treatment of rows for which `fn` fails.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -94,7 +94,7 @@ class MapRowsKernel(StatelessKernel):
     def __init__(self, node: MapRows, context: Context) -> None:
         self._node = node
         self._epoch = context.epoch
-        self._function = UserFunction(node.fn, context.run_storage, node.place)
+        self._function = UserFunction(node.fn, context, node.place)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the function's results for the rows of a piece."""
@@ -104,8 +104,8 @@ class MapRowsKernel(StatelessKernel):
             chunk = chunk.select(list(node.columns))
         _check_units(chunk.schema)
         results = _Results(node, self._function.name)
-        with self._function.lent() as call:
-            results.take(chunk, call, node.more_arguments(self._epoch, origin))
+        more = node.more_arguments(self._epoch, origin)
+        self._function.lend(lambda call: results.take(chunk, call, more))
         bad = results.bad
         batch: pa.RecordBatch | None = None
         if results.numbers:
@@ -133,7 +133,7 @@ class _Results:
 
     Attributes:
         numbers: The numbers of the rows that have a result.
-        bad: What is wrong with bad rows, by their numbers.
+        bad: The faults of bad rows, by their numbers.
         error: The error that ends the run.
     """
 

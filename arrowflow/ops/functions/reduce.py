@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from arrowflow.kernels.instances import OneEach
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.kernels.pieces import PieceOperator
 from arrowflow.kernels.recut import recut_specs
@@ -43,7 +45,12 @@ def fold_batches(
     Raises:
         FunctionError: The function raised.
     """
-    function = BatchFunction(fn, {}, 0, format=format)
-    for batch in batches:
-        state = function.call(batch.num_rows, state, function.argument(batch))
+    lender = OneEach()
+    function = BatchFunction(fn, lender, 0, format=format)
+    try:
+        for batch in batches:
+            state = function.call(batch.num_rows, state, function.argument(batch))
+    finally:
+        for text in lender.close():
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
     return state

@@ -1,19 +1,19 @@
 """User functions, and classes as functions.
 
-A class is instantiated once per worker: a call takes an idle instance, or makes a new one if no instance is idle. So
-two calls never use one instance at once, and there are never more instances than calls at the same time. With
-`num_parallel_calls=1` there is one instance. Instances belong to an operator in one run and not to a kernel, since
-`repeat` makes new kernels in each repetition. A run is one iteration over the dataset; the next makes new instances.
+A call takes an idle instance of a class, or makes a new one if no instance is idle. So two calls never use one instance at
+once, and there are never more instances than calls at the same time. With `num_parallel_calls=1` there is one instance. An
+instance stays with one thread for its life (`kernels.instances`), so that it may hold what belongs to a thread, such as a
+connection of `sqlite3`. Instances belong to an operator in one run and not to a kernel, since `repeat` makes new kernels
+in each repetition. A run is one iteration over the dataset; the next makes new instances.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from arrowflow.errors import FunctionError, said
+from arrowflow.kernels.instances import Lender
 from arrowflow.ops.combine.elements import operator_key
 from arrowflow.ops.functions.function import function_name, makes_functions
 
@@ -23,16 +23,15 @@ class UserFunction:
 
     Args:
         fn: The function or class.
-        storage: The place of the instances: `Context.run_storage`, so that they live until the run ends.
+        lender: Keeps the instances until the run ends.
         place: The operator's, so that no other operator gets its instances.
     """
 
-    def __init__(self, fn: Callable[..., Any], storage: dict[Any, Any], place: int) -> None:
+    def __init__(self, fn: Callable[..., Any], lender: Lender, place: int) -> None:
         self.name = function_name(fn)
         self._fn = fn
-        # Both `setdefault` and the ends of a deque are one step each, so that workers need no lock.
-        self._idle: deque[Any] | None = (
-            storage.setdefault((UserFunction, fn, operator_key(place)), deque())
+        self._instances = (
+            lender.instances((UserFunction, fn, operator_key(place)), self._made, self.name)
             if makes_functions(fn)
             else None
         )
@@ -47,7 +46,8 @@ class UserFunction:
         Raises:
             FunctionError: The function raised; with `hint` if it seems to have expected another kind of argument.
         """
-        with self.lent() as call:
+
+        def work(call: Callable[..., Any]) -> Any:
             try:
                 returned = [call(*arguments)]  # no variable holds the result, so that `unshared` counts
             except KeyboardInterrupt:
@@ -56,23 +56,16 @@ class UserFunction:
                 raise call_failed(self.name, error, hint) from error
             return returned.pop() if then is None else then(returned)
 
-    @contextmanager
-    def lent(self) -> Iterator[Callable[..., Any]]:
-        """Lends the function, or an instance that no other call gets meanwhile. An exception does not end the instance."""
-        if self._idle is None:
-            yield self._fn
-            return
-        call = self._instance(self._idle)
-        try:
-            yield call
-        finally:
-            self._idle.append(call)
+        return self.lend(work)
 
-    def _instance(self, idle: deque[Any]) -> Any:
-        try:
-            return idle.pop()
-        except IndexError:
-            pass  # all instances are lent
+    def lend(self, work: Callable[[Callable[..., Any]], Any]) -> Any:
+        """Returns the value of `work` for the function, or for an instance that no other call gets meanwhile.
+
+        An exception does not end the instance.
+        """
+        return work(self._fn) if self._instances is None else self._instances.call(work)
+
+    def _made(self) -> Any:
         try:
             return self._fn()
         except KeyboardInterrupt:

@@ -6,18 +6,18 @@ Taking is faster for columns of up to 32 bytes a row: Arrow copies most of these
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.interchange.memory import unlocked
-from arrowflow.kernels.gather import gathered
+from arrowflow.interchange.writable import unlocked
+from arrowflow.kernels.gather import OfSchema, gathered
 from arrowflow.kernels.held import join
-from arrowflow.memory import Recycler
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of
+from arrowflow.recycler import Recycler
 
 MIN_WIDTH: Final = 33
 
@@ -36,11 +36,10 @@ def reordered(
         {'x': [3, 1, 2]}
     """
     schema = chunks[0].schema
-    types = schema.types
     wide = {
         name: addresses
-        for index, (name, type) in enumerate(zip(schema.names, types, strict=True))
-        if (width_of(type) or 0) >= MIN_WIDTH and (addresses := _addresses(index, chunks)) is not None
+        for name, index in _wide(schema).items()
+        if (addresses := _addresses(index, chunks)) is not None
     }
     if not wide:
         return gathered(join(list(chunks)), order)
@@ -56,6 +55,13 @@ def reordered(
     for name, addresses in wide.items():
         columns[name] = _scattered(schema.field(name).type, addresses, counts, places, recycler)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+@OfSchema
+def _wide(schema: pa.Schema) -> Mapping[str, int]:
+    """Returns the columns with wide values, and their places."""
+    widths = [width_of(type) or 0 for type in schema.types]
+    return {schema.field(index).name: index for index, width in enumerate(widths) if width >= MIN_WIDTH}
 
 
 def _addresses(index: int, chunks: Sequence[pa.RecordBatch]) -> list[int] | None:

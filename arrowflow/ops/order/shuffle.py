@@ -25,7 +25,6 @@ from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
 from arrowflow.kernels.gather import GatherKernel
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.memory import Recycler
 from arrowflow.ops.order.global_shuffle import GlobalShuffle
 from arrowflow.ops.order.scatter import reordered
 from arrowflow.ops.order.source_order import bound_seed
@@ -37,6 +36,7 @@ from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.widths import row_bytes
 from arrowflow.random import WINDOW_ORDER, Key, permutation
+from arrowflow.recycler import Recycler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

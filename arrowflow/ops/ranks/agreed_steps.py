@@ -42,7 +42,7 @@ class AgreedSteps(RowOperator):
     input's position.
 
     Attributes:
-        coordinator: What the ranks agree by.
+        coordinator: The means by which ranks agree.
         ends: Whether the ranks have to agree on their last step, or only on the epoch.
     """
 
@@ -86,7 +86,7 @@ class SameEpochKernel(SerialKernel):
     """Compares the epochs of all ranks before the second step of a run.
 
     Args:
-        coordinator: What the ranks compare them by.
+        coordinator: The means by which ranks compare them.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -111,7 +111,7 @@ def agreed(coordinator: Coordinator, epoch: int, step: int | None, steps: int) -
     """Returns the steps of the rank that has the fewest of all, and of the one that has the most.
 
     Args:
-        coordinator: What the ranks agree by.
+        coordinator: The means by which ranks agree.
         epoch: The epoch of this rank.
         step: Its next step; None to compare only the epoch.
         steps: How many steps it has.
@@ -144,7 +144,7 @@ class AgreedStepsKernel(SerialKernel):
     """Holds batches back until all ranks have them.
 
     Args:
-        coordinator: What the ranks agree by.
+        coordinator: The means by which ranks agree.
         most_bytes: Bytes of batches to hold back.
     """
 

@@ -11,7 +11,7 @@ from arrowflow.errors import PlanError, shown
 
 @runtime_checkable
 class Coordinator(Protocol):
-    """What ranks agree by. `torch.distributed`'s process groups need no class of their own."""
+    """The means by which ranks agree. `torch.distributed`'s process groups need no class of their own."""
 
     def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
         """Returns, for each place, the least of the numbers that all ranks give. Waits for all of them.

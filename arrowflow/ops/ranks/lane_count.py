@@ -96,12 +96,15 @@ def checked_lanes(lanes: int, size: int | None, world_size: int) -> int:
 
 
 def _cut_anew(maker: Node) -> Obstacle | None:
-    """Returns the obstacle of functions that see batches which are cut anew after them: lanes would give them other rows."""
-    seen = (
-        node for child in maker.inputs for node in post_order(child) if node.traits.opaque and node.batched
-    )
-    found = next(seen, None)
-    return None if found is None else Obstacle(found.name, f"sees batches that {maker.name} cuts anew")
+    """Returns the obstacle of batches that are cut anew, if it shows which rows they had: lanes have other ones."""
+    for node in (node for child in maker.inputs for node in post_order(child)):
+        if node.traits.opaque and node.batched:
+            return Obstacle(node.name, f"sees batches that {maker.name} cuts anew")
+        if isinstance(node, Batch) and node.mask is not None:
+            return Obstacle(
+                node.name, f"fills up a batch that {maker.name} cuts anew", "fill up the last batches"
+            )
+    return None
 
 
 def _filled_by_all(plan: Node) -> Obstacle | None:

@@ -13,10 +13,10 @@ import pyarrow as pa
 from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.held import join
 from arrowflow.kernels.items import Origin
-from arrowflow.memory import Recycler
 from arrowflow.ops.batches.batch import masked_schema
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of
 from arrowflow.ops.ranks.windows_of_lanes import merged_windows
+from arrowflow.recycler import Recycler
 
 
 @dataclass(slots=True)

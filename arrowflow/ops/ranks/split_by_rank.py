@@ -26,7 +26,6 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.cutting import CutPosition
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.memory import Recycler
 from arrowflow.ops.batches.batch import Batch, JoinKernel
 from arrowflow.ops.cache.cache import dealt_caches
 from arrowflow.ops.combine.concatenate import Concatenate
@@ -52,6 +51,7 @@ from arrowflow.plan.shape import Inputs, Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.walk import count, post_order, rows_in_lanes
 from arrowflow.plan.widths import row_width
+from arrowflow.recycler import Recycler
 
 How = Literal["parts", "whole"]
 
@@ -69,8 +69,8 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         process: This process.
         how: The way to run the plan; None for parts wherever they are right. Bound: always parts.
         lanes: How many lanes there are in all processes; None until bound, unless given.
-        equal_steps: What happens where lanes end at different steps.
-        coordinator: What ranks agree by, where only a run tells how many steps they have.
+        equal_steps: The end of an epoch where lanes end at different steps.
+        coordinator: The means by which ranks agree, where only a run tells how many steps they have.
     """
 
     name: ClassVar[str] = "split_by_rank"

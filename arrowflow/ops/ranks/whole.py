@@ -52,7 +52,7 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
         cuts: Whether batches are divided. Otherwise they come in turn.
         because: Why the plan does not run in parts; None if the user wants it so.
         calls_all: A function after the batches that each process calls for all rows, since it may drop some; or nothing.
-        coordinator: What ranks compare their epochs by.
+        coordinator: The means by which ranks compare their epochs.
     """
 
     name: ClassVar[str] = "split_by_rank"

@@ -19,11 +19,11 @@ from arrowflow.kernels.cutting import CuttingKernel, Parts
 from arrowflow.kernels.gather import gathered
 from arrowflow.kernels.held import Held, join
 from arrowflow.kernels.items import Item
-from arrowflow.memory import Recycler
 from arrowflow.ops.order.scatter import reordered
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.plan.position import Position
 from arrowflow.random import Key, permutation
+from arrowflow.recycler import Recycler
 
 
 @dataclass(slots=True)

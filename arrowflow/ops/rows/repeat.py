@@ -36,7 +36,7 @@ JOINED_ROWS = 16_384
 """Rows of short epochs that come together: as many as `choose_from_datasets` reads at a time."""
 
 Empty = Literal["ends", "goes on", "fails"]
-"""What an epoch without rows means: in the plan the end, in a lane perhaps that other lanes have its rows."""
+"""The meaning of an epoch without rows: in the plan the end, in a lane perhaps that other lanes have its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Repeat(RowOperator, InLanes, RowAccess):
 
     Attributes:
         count: How often; None without end.
-        empty: What an epoch without rows means.
+        empty: The meaning of an epoch without rows.
         joins: Whether several short epochs may come as one chunk, since its reader sees no borders.
     """
 

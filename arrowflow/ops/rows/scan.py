@@ -143,7 +143,7 @@ class ScanKernel(StateKernel):
         self.state = node.initial_state
         self._function = BatchFunction(
             node.fn,
-            context.run_storage,
+            context,
             node.place,
             format=node.format,
             columns=node.columns,

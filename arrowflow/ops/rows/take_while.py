@@ -150,9 +150,7 @@ class Calls:
     """Computes masks by a user function."""
 
     def __init__(self, node: TakeWhileBy, context: Context) -> None:
-        self._function = BatchFunction(
-            node.fn, context.run_storage, node.place, format=node.format, columns=node.columns
-        )
+        self._function = BatchFunction(node.fn, context, node.place, format=node.format, columns=node.columns)
 
     def __call__(self, chunk: pa.RecordBatch) -> Sequence[pa.BooleanArray]:
         """Returns the mask of the chunk's rows."""

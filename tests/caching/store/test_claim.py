@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests import warm
 
 FAILS = """
 import builtins, os, sys
@@ -22,8 +22,6 @@ fails()
 
 
 def test_an_error_that_nobody_catches_is_followed_by_no_other(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FAILS, str(tmp_path / "lock")], capture_output=True, text=True, check=False
-    )
-    assert done.stderr.endswith("MemoryError: full\n")
-    assert "Claim" not in done.stderr.replace("claim = Claim", "")
+    _, _, errors = warm.plain().run(FAILS, str(tmp_path / "lock"))
+    assert errors.endswith("MemoryError: full\n")
+    assert "Claim" not in errors.replace("claim = Claim", "")

@@ -35,6 +35,7 @@ from arrowflow.executor.processes.wire import (
     Call,
     Failed,
     Forget,
+    Forgotten,
     Made,
     Packed,
     Surroundings,
@@ -51,6 +52,7 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.testing import assert_same_batches, batches_of
 from tests.ops.tables import ALL_TYPES, NUMBERS, refused
 
+pytestmark = pytest.mark.versions
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 30.0
 PIECES = af.Options(max_chunk_rows=3)
@@ -231,6 +233,7 @@ def test_a_pipeline_inside_of_a_function() -> None:
     assert in_workers(af.range(4), fn).to_table()["id"].to_pylist() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_a_function_prints_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
     def talks(batch: pa.RecordBatch) -> pa.RecordBatch:
         print("seen", batch.num_rows)  # noqa: T201, what is tested
@@ -244,6 +247,7 @@ def test_what_a_function_prints_is_seen(capfd: pytest.CaptureFixture[str]) -> No
 # ---------------------------------------------------------------------------------- how many, how long
 
 
+@pytest.mark.slow
 def test_calls_in_flight_stay_within_the_budget() -> None:
     children.dismiss()
     one = numbers(60).with_options(af.Options(cpu_budget=1))
@@ -256,6 +260,7 @@ def test_calls_in_flight_stay_within_the_budget() -> None:
     assert len(children._idle) == 1
 
 
+@pytest.mark.slow
 def test_workers_are_used_again_until_they_were_idle_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     (first,) = workers_of(numbers())
     assert workers_of(numbers()) == {first}
@@ -266,6 +271,7 @@ def test_workers_are_used_again_until_they_were_idle_for_long(monkeypatch: pytes
         os.kill(first, 0)
 
 
+@pytest.mark.slow
 def test_workers_see_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def told(batch: pa.RecordBatch) -> pa.RecordBatch:
         assert hash("text") == hash_of_text
@@ -311,6 +317,7 @@ def test_instances_live_as_long_as_the_run() -> None:
         assert ds.to_table()["calls"].to_pylist() == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_leaves_nothing_in_its_workers() -> None:
     class Held:
         def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -329,6 +336,7 @@ def mapped_arenas() -> int:
     return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:arrowflow")
 
 
+@pytest.mark.slow
 def test_nothing_is_left() -> None:
     gc.collect()
     children.dismiss()
@@ -466,6 +474,7 @@ def test_a_worker_that_is_killed_in_a_call(tmp_path: Path) -> None:
     assert [batch.column("id").to_pylist() for batch in first] == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.slow
 @linux
 def test_an_idle_worker_that_is_killed_is_nobodys_error() -> None:
     (pid,) = workers_of(numbers())
@@ -518,6 +527,7 @@ def test_bad_arguments_are_refused_at_once() -> None:
 # ---------------------------------------------------------------------------------- the end
 
 
+@pytest.mark.slow
 @linux
 def test_close_ends_a_call_after_the_timeout(tmp_path: Path) -> None:
     meeting = Meeting(tmp_path, at=0)
@@ -590,10 +600,12 @@ print(table["id"].to_pylist())
 """
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     assert finished(run_script(UNGUARDED, tmp_path)) == (0, f"once\n{[2 * i for i in range(10)]}\n", "")
 
 
+@pytest.mark.slow
 def test_a_program_without_a_stderr(tmp_path: Path) -> None:
     """As where a service closed it: its workers have none either."""
     script = "import os, sys\nos.close(2)\nsys.stderr = None\n" + UNGUARDED
@@ -618,6 +630,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_daemonic_processes_may_have_workers(tmp_path: Path, method: str) -> None:
     """Also where the main file has another name, and what it defines goes by value all the same."""
@@ -641,6 +654,7 @@ os.read(0, 1)
 """
 
 
+@pytest.mark.slow
 @linux
 def test_exit_in_the_middle_of_a_call_ends_it(tmp_path: Path) -> None:
     program = run_script(LEAVING, tmp_path)
@@ -664,6 +678,7 @@ af.range(10).map(forever, executor="process").to_table()
 """
 
 
+@pytest.mark.slow
 @linux
 def test_a_parent_that_is_killed_leaves_nobody(tmp_path: Path) -> None:
     program = run_script(ENDLESS, tmp_path)
@@ -674,6 +689,7 @@ def test_a_parent_that_is_killed_leaves_nobody(tmp_path: Path) -> None:
     wait_for(worker)
 
 
+@pytest.mark.slow
 @linux
 def test_ctrl_c_is_the_parents_business(tmp_path: Path) -> None:
     program = run_script(
@@ -714,6 +730,7 @@ print(sum(batch.num_rows for batch in iterator))
 """
 
 
+@pytest.mark.slow
 @linux
 def test_a_forked_child_shares_no_sockets(tmp_path: Path) -> None:
     status, out, errors = finished(run_script(FORKING, tmp_path))
@@ -810,12 +827,13 @@ def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
             ask(1, epoch)
         ask(2, epoch=0, split=9)
         ask(0, epoch=0)  # which is one too many
-        send(ours, Forget(1))
+        send(ours, Forget((1,)))
         ask(1, epoch=1)
         ours.shutdown(socket.SHUT_WR)
         with pytest.raises(EOFError):
             child._Server(theirs).serve(3600.0)
-        answers = [receive(ours) for _ in range(MAX_KNOWN + 7)]
+        answers = [receive(ours) for _ in range(MAX_KNOWN + 8)]
+    assert [answer for answer, _ in answers if isinstance(answer, Forgotten)] == [Forgotten(())]
     made = [read_batch(inbox, answer.parcel, fd) for answer, fd in answers if isinstance(answer, Made)]
     first = [[0, 1, 1]] * (MAX_KNOWN + 1)
     assert [batch["x"].to_pylist() for batch in made] == [*first, [0, 2, 1], [1, 1, 2], [1, 2, 2]]
@@ -823,6 +841,7 @@ def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
     assert list(map(type, failed)) == [ValueError, KeyError, KeyError]
 
 
+@pytest.mark.slow
 def test_a_worker_counts_operators_that_failed_as_its_parent_does() -> None:
     packed = Packed(pack(Counting), children.surroundings())
     worker = children.Child(packed.around)
@@ -842,16 +861,16 @@ def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children.dismiss()
-    processes = RunProcesses(WallClock())
+    processes = RunProcesses(WallClock(), 60.0)
     step, give_back = children.Child.call, children.give_back
 
     def ends_during(self: children.Child, *arguments: Any) -> pa.RecordBatch:
-        processes.leave()
+        processes.leave(60.0)
         return step(self, *arguments)
 
-    def ends_before(child: children.Child, now: float) -> None:
-        processes.leave()
-        give_back(child, now)
+    def ends_before(child: children.Child, now: float, seconds: float) -> list[str]:
+        processes.leave(60.0)
+        return give_back(child, now, seconds)
 
     if when == "during the call":
         monkeypatch.setattr(children.Child, "call", ends_during)
@@ -867,8 +886,8 @@ def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
 def test_messages_come_whole_or_not_at_all() -> None:
     one, other = socket.socketpair()
     with one, other:
-        send(one, Forget(3))
-        assert receive(other) == (Forget(3), None)
+        send(one, Forget((3,)))
+        assert receive(other) == (Forget((3,)), None)
         one.sendall(b"\x01")
         one.close()
         with pytest.raises(EOFError):

@@ -35,6 +35,7 @@ def test_dates_may_be_parts_of_dates() -> None:
     assert rows.filter(year > 1970).to_table().num_rows == 1
 
 
+@pytest.mark.slow
 def test_dates_of_many_rows_stay_within_their_memory() -> None:
     code = """
 import pyarrow as pa, pyarrow.compute as pc, arrowflow as af

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any, Final
 
 import polars as pl
@@ -24,6 +22,7 @@ from arrowflow.expr import (
 )
 from arrowflow.expr.parse import polars_tree
 from arrowflow.expr.parse.tree import Literal
+from tests import warm
 
 c, f = pl.col, pc.field
 SCHEMA: Final = pa.schema(
@@ -87,14 +86,12 @@ from arrowflow.expr import parse_expression
 print(parse_expression(pl.col("a").is_in([1, 2]), operator="t").digest())
 print(parse_expression(pc.field("a").isin([1, 2]), operator="t").digest())
 """
-    lines = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True
-    ).stdout.split()
+    _, lines, _ = warm.plain().run(script)
     here = [
         parse_expression(source, operator="t").digest()
         for source in (c("a").is_in([1, 2]), f("a").isin([1, 2]))
     ]
-    assert lines == here
+    assert lines.split() == here
 
 
 @pytest.mark.parametrize(

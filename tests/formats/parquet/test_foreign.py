@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def twice() -> pa.Table:
 
 
 def write(folder: Path, kind: str) -> af.Dataset:
+    folder.mkdir(exist_ok=True)
     if kind == "parquet":
         pq.write_table(twice(), folder / "a.parquet", row_group_size=2)
     elif kind == "ipc":
@@ -49,6 +51,18 @@ def test_names_that_stand_twice(tmp_path: Path, kind: str) -> None:
         af.read(tmp_path, format=kind, columns=["a"]).to_table()
     with pytest.raises(SchemaError, match="several called"):
         af.read(tmp_path, format=kind, schema={"a": pa.int64()}).to_table()
+
+
+def test_the_error_says_how_to_name_them_by_their_places(tmp_path: Path) -> None:
+    """As `column_names=` of read_csv does."""
+    for kind, name in (("parquet", "a.parquet"), ("ipc", "a.arrow")):
+        with pytest.raises(SchemaError) as caught:
+            _ = write(tmp_path / kind, kind).schema
+        assert re.search(r"from_arrow\(.*rename_columns\(.* by their places", str(caught.value))
+        path = tmp_path / kind / name
+        table = pq.ParquetFile(path).read() if kind == "parquet" else pa.ipc.open_file(path).read_all()
+        named = af.from_arrow(table.rename_columns(["x", "y", "z", "s"]).drop(["s"]))
+        assert named.to_table().to_pydict() == {"x": [1, 2, 3], "y": ["u", None, "w"], "z": [7, 8, 9]}
 
 
 def test_names_that_stand_twice_in_a_later_file(tmp_path: Path) -> None:

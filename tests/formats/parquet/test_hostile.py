@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from arrowflow.formats.parquet.thrift import (
     written_struct,
     written_varint,
 )
+from tests import warm
 from tests.formats.reading import open_footer
 
 READ = """
@@ -47,15 +46,9 @@ for path in sys.argv[1:]:
 
 def read_apart(*paths: Path) -> list[str]:
     """Reads files in a process of its own, each in two ways."""
-    done = subprocess.run(
-        [sys.executable, "-c", READ, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    status, out, errors = warm.plain().run(READ, *map(str, paths))
+    assert status == 0, errors
+    return out.splitlines()
 
 
 def with_footer(footer: bytes, before: bytes = b"PAR1") -> bytes:
@@ -221,7 +214,7 @@ def test_sound_bounds_are_used(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=1)
     _, footer = open_footer(FORMATS["parquet"], path)
-    assert [footer.details.bounds.unsound(group) for group in range(2)] == [frozenset()] * 2
+    assert [footer.details.chunks.unsound(group) for group in range(2)] == [frozenset()] * 2
 
 
 def test_a_footer_that_says_it_is_signed(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import datetime as dt
 import decimal
 import functools
 import pickle
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -598,23 +596,6 @@ def test_encrypted(tmp_path: Path, plaintext_footer: bool) -> None:
             "to ask would end the process"
         )
         assert not PARQUET.prune(footer, footer.splits[0], lambda *_: False)
-
-
-def test_pandas_is_not_imported(folder: Path) -> None:
-    code = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from arrowflow.formats import FORMATS
-from arrowflow.storage import resolve
-store, files = resolve({str(folder)!r}, suffixes=(".parquet",), operator="read_parquet")
-parquet = FORMATS["parquet"]
-footer = parquet.footer(store, files[0])
-seen = []
-parquet.prune(footer, footer.splits[0], lambda found, rows: seen.append(dict(found)) or True)
-list(parquet.read(store, footer, footer.splits[0], footer.schema))
-assert seen[0] and "pandas" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_footer_is_not_printed_whole(folder: Path) -> None:

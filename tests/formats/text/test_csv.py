@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import io
+import lzma
 import os
 import pickle
 from collections.abc import Callable
@@ -60,6 +61,8 @@ def compress(data: bytes, suffix: str) -> bytes:
         return gzip.compress(data)
     if suffix == ".bz2":
         return bz2.compress(data)
+    if suffix == ".xz":
+        return lzma.compress(data)
     codec = {".zst": "zstd", ".lz4": "lz4"}.get(suffix)
     if codec is None:
         return data
@@ -90,7 +93,7 @@ def refused(dataset: Callable[[], af.Dataset], kind: type[Exception], text: str)
 
 
 @pytest.mark.parametrize("block_bytes", BLOCKS)
-@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".zst", ".lz4"])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".zst", ".lz4", ".xz"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_block_size_and_file_system(tmp_path: Path, kind: str, suffix: str, block_bytes: int) -> None:
     path = write(tmp_path, as_text(), f"a.csv{suffix}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import arrowflow as af
 from arrowflow.errors import SchemaError, SourceError
 from arrowflow.formats.text.json import JsonFormat
 from arrowflow.testing import check_dataset
+from tests import warm
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
 from tests.formats.text.test_csv import compress, refused, write
 from tests.ops.tables import stands_for_all
@@ -360,10 +359,9 @@ for path in sys.argv[1:]:
 
 def read_apart(*paths: Path) -> list[str]:
     """Reads files in a process of its own: by the types of the file, and by given ones."""
-    command = [sys.executable, "-c", READ, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    status, out, errors = warm.plain().run(READ, *map(str, paths))
+    assert status == 0, errors
+    return out.splitlines()
 
 
 def test_rows_that_are_null(tmp_path: Path) -> None:

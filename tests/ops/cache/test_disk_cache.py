@@ -32,6 +32,7 @@ from arrowflow.caching.store import folder as folders
 from arrowflow.caching.store.chunk import Chunk, Link, Name
 from arrowflow.caching.store.claim import claim
 from arrowflow.caching.store.listing import listed
+from arrowflow.caching.store.stored import CachedPlan
 from arrowflow.ops.cache import serving
 from arrowflow.storage import UNFINISHED
 from arrowflow.testing import (
@@ -44,6 +45,7 @@ from arrowflow.testing import (
     raising,
     waiting,
 )
+from tests import warm
 from tests.ops.cache.cases import CASES, SMALL, Log, endless_at_first
 from tests.ops.tables import ALL_TYPES, NUMBERS, ids, rows_of, stands_for_all, write_shards
 
@@ -226,10 +228,12 @@ def test_rows_of_two_runs_never_meet(damage: str, root: Path) -> None:
         assert len(list(root.iterdir())) == 2  # the entry, and the lock
 
 
+def plan_of(*, repeatable: bool) -> CachedPlan:
+    return CachedPlan(fingerprint="0" * 32, about={}, repeatable=repeatable, verify=True, compression=None)
+
+
 def entry_of(root: Path) -> entries.Entry:
-    return entries.Entry(
-        root.resolve(), "0" * 32, {"plan": []}, repeatable=False, verify=True, compression=None
-    )
+    return entries.Entry(root.resolve(), plan_of(repeatable=False))
 
 
 def filled(entry: entries.Entry, run: int, *, damaged: bool = False) -> list[Name]:
@@ -305,7 +309,9 @@ FORKING = """
 import os, sys
 from pathlib import Path
 from arrowflow.caching.store.entry import Entry
-entry = Entry(Path(sys.argv[1]), "0" * 32, {"plan": []}, repeatable=False, verify=True, compression=None)
+from arrowflow.caching.store.stored import CachedPlan
+plan = CachedPlan(fingerprint="0" * 32, about={"plan": []}, repeatable=False, verify=True, compression=None)
+entry = Entry(Path(sys.argv[1]), plan)
 one = entry.filling()
 child = os.fork()
 if not child:
@@ -317,9 +323,8 @@ print(one.folder.is_dir())
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_child_that_ends_leaves_what_its_parent_is_filling(root: Path) -> None:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, str(root)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert ran.stdout == "True\n", ran.stderr
+    status, out, errors = warm.plain().run(FORKING, str(root))
+    assert (status, out) == (0, "True\n"), errors
     assert list(root.glob("*.filling-*")) == []  # which its own end has removed
 
 
@@ -451,7 +456,7 @@ def test_damage_is_noticed_and_computed_again(case: str, root: Path) -> None:
 def test_a_shorter_chunk_takes_the_place_of_a_damaged_one(root: Path) -> None:
     """It is looked into anew, since it may end in front of where the damaged one would have been gone on in."""
     items = [(pa.record_batch({"x": [number]}), Link(1, (number,), 0, False)) for number in range(3)]
-    found = entries.entry(str(root), "0" * 32, {}, repeatable=True, verify=True, compression=None)
+    found = entries.entry(str(root), plan_of(repeatable=True))
     assert found.claim() is not None
     longer = found.commit(0, None, items, items[0][0].schema, end=False)
     shorter = found.commit(0, None, items[:1], items[0][0].schema, end=False)
@@ -541,24 +546,40 @@ def test_a_full_disk_is_an_error_or_ends_the_caching(root: Path, monkeypatch: py
     assert ids(ds.cache(root)) == list(range(60))
 
 
-@pytest.mark.parametrize("filled", [0, 2])
-def test_a_file_system_that_can_only_be_read(
-    root: Path, monkeypatch: pytest.MonkeyPatch, filled: int
+@pytest.mark.parametrize(
+    "number", [errno.EACCES, errno.EPERM, errno.EROFS], ids=lambda number: errno.errorcode[number]
+)
+@pytest.mark.parametrize("filled", [0, 2, 99], ids=["new", "half there", "complete"])
+def test_a_folder_that_can_only_be_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int, filled: int
 ) -> None:
-    """Where the entry is new, and where it is half there: its rows come from it, and the others from the input."""
+    """What the entry has comes from it, and the other rows from the input; nothing is changed there."""
     ds = af.range(60).with_options(SMALL).map(lambda b: b)
     with iter(ds.cache(root)) as iterator:
         for _ in range(filled):
-            next(iterator)
+            if next(iterator, None) is None:
+                break
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
 
-    def refuses(*args: Any, **kwargs: Any) -> Any:
-        raise OSError(errno.EROFS, "Read-only file system")
+    def refuses(call: str) -> Callable[..., Any]:
+        real = getattr(os, call)
 
-    for name in ("make_folder", "claim", "write_chunk"):
-        monkeypatch.setattr(entries, name, refuses)
-    with pytest.raises(af.CacheFullError, match="the file system can only be read"):
-        ds.cache(root).to_table()
+        def run(path: Any, *args: Any, **kwargs: Any) -> Any:
+            writes = call != "open" or (args and args[0] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+            if writes and str(path).startswith(str(root)):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path, *args, **kwargs)
+
+        return run
+
+    for call in ("open", "mkdir", "rename", "unlink", "rmdir", "utime"):
+        monkeypatch.setattr(os, call, refuses(call))
+    if filled < 99:
+        with pytest.raises(af.CacheFullError, match=r"write there|only be read.*on_full"):
+            ds.cache(root).to_table()
     assert ids(ds.cache(root, on_full="bypass")) == list(range(60))
+    monkeypatch.undo()
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
 NUMBERS_OF_ROWS = pa.schema([("x", pa.int64())])
@@ -865,6 +886,8 @@ def committed(root: Path) -> set[int]:
     return {row for name in names if name for row in range(name.first_row, name.first_row + name.num_rows)}
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 def test_a_run_that_is_killed_anywhere_is_gone_on_with(tmp_path: Path) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
     done: set[int] = set()
@@ -906,7 +929,7 @@ def test_who_waits_for_too_long_computes(root: Path, monkeypatch: pytest.MonkeyP
 
 def test_who_gets_on_is_waited_for(root: Path) -> None:
     """Also where nobody sees what an input that cannot be repeated has yielded before that is whole."""
-    found = entries.entry(str(root), "0" * 32, {}, repeatable=False, verify=True, compression=None)
+    found = entries.entry(str(root), plan_of(repeatable=False))
     filling, batch = found.filling(), pa.record_batch({"id": [1]})
     computed: list[int] = []
 
@@ -941,7 +964,7 @@ def test_who_gets_on_is_waited_for(root: Path) -> None:
 def test_a_chunk_that_is_written_while_an_entry_is_completed_does_not_stay(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = entries.entry(str(root), "0" * 32, {}, repeatable=True, verify=True, compression=None)
+    found = entries.entry(str(root), plan_of(repeatable=True))
     batch = pa.record_batch({"id": range(4)})
     unlink = Path.unlink
 

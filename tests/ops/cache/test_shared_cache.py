@@ -592,6 +592,7 @@ def same_here(server: S3Server, bucket: str) -> list[int]:
     return computed
 
 
+@pytest.mark.slow
 def test_two_processes_that_fill_one_entry_at_once(s3_server: S3Server) -> None:
     in_s3(s3_server, "")
     bucket = s3_server.bucket()

@@ -40,6 +40,7 @@ def test_contracts(case: str) -> None:
     check_operator(CASES[case], NUMBERS, in_full=stands_for_all(case, CASES))
 
 
+@pytest.mark.slow
 def test_contracts_of_random_elements() -> None:
     check_operator(lambda ds: ds.flat_map(shuffled), NUMBERS, epochs_differ=True)
     check_dataset(lambda: numbers(5).flat_map(children).repeat(2))

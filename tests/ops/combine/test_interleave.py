@@ -139,6 +139,7 @@ def test_contracts(case: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_contracts_with_a_random_map_behind_it_and_in_it() -> None:
     check_operator(
         lambda ds: (
@@ -190,6 +191,7 @@ def generated(row: dict[str, Any]) -> af.Dataset:
     return af.from_generator(lambda: ({"row": row["row"], "i": i} for i in range(row["row"])))
 
 
+@pytest.mark.slow
 def test_contracts_behind_what_drops_rows_and_cuts_windows() -> None:
     check_operator(
         lambda ds: (

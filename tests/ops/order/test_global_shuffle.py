@@ -313,6 +313,7 @@ def thousand() -> npt.NDArray[np.int64]:
     return orders_of(32, range(1000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_rows", "num_seeds"), [(4, 1200)])
 def test_all_orders_of_a_few_rows_are_equally_likely(num_rows: int, num_seeds: int) -> None:
     orders = orders_of(num_rows, range(num_seeds))

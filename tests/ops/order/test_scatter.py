@@ -11,8 +11,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.kernels.gather import gathered
-from arrowflow.memory import MIN_BYTES, Recycler
 from arrowflow.ops.order.scatter import MIN_WIDTH, reordered
+from arrowflow.recycler import MIN_BYTES, Recycler
 
 ROWS = 1000
 

@@ -18,6 +18,8 @@ import arrowflow as af
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import write_shards
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = scaled(4)
 """One in the suite, and 80 with the profile `thorough`."""

@@ -21,6 +21,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shards(tmp_path_factory.mktemp("shards"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_global_batches_are_the_same_for_all_world_sizes(path: Path, name: str) -> None:
     plan = PIPELINES[name](path)

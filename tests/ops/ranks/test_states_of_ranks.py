@@ -61,6 +61,7 @@ def test_another_number_of_processes_goes_on(path: Path, name: str) -> None:
         assert resumed(ranks(lambda: plan, after), [merged] * after) == expected[step:], (before, after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_one_process_goes_on_at_every_step(path: Path, name: str) -> None:
     options: dict[str, Any] = {} if name in PIPELINES else {"equal_steps": "drop"}
@@ -113,6 +114,7 @@ NEAR = {
 """Pipelines whose lanes begin near the step of a state that lacks them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PIPELINES.keys() - {"function behind"}))
 def test_the_state_of_another_rank_costs_time_at_most(path: Path, name: str) -> None:
     plan = PIPELINES[name](path)

@@ -50,6 +50,7 @@ WHOLE: dict[str, Callable[[], af.Dataset]] = {
     "split": lambda: IDS.split([0.5, 0.5], seed=3)[0].shuffle(500, seed=2).batch(32),
     "columns before batch": lambda: IDS.enumerate().with_columns(x=pl.col("id") * 2).select("x").batch(32),
     "padded": lambda: IDS.enumerate().with_columns(x=pl.col("id") * 2).batch(32, pad_remainder=True),
+    "filled up and cut anew": lambda: IDS.batch(8, pad_remainder=True).batch(16),
     "batches of two inputs": lambda: IDS.batch(32).concatenate(IDS.batch(16)),
     "few files or rows": lambda: af.range(3).batch(8).repeat(5),
 }
@@ -192,6 +193,7 @@ def test_what_is_said(caplog: pytest.LogCaptureFixture) -> None:
         ("zip", "zip pairs rows of different inputs"),
         ("window", "window counts or compares the rows of the whole stream"),
         ("a generator", "from_generator has rows that cannot be found by their numbers"),
+        ("filled up and cut anew", "batch fills up a batch that batch cuts anew"),
         ("few files or rows", "batch has 3 rows for 8 lanes"),
     ],
 )

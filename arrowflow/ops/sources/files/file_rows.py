@@ -11,13 +11,12 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
-from arrowflow.bad_rows import Policy
+from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.errors import ArrowflowError, PlanError
 from arrowflow.formats.protocol import Format, footer_of
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.files.row_counts import RowCounts
-from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, drawn
-from arrowflow.ops.sources.files.splits import is_no_file
+from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, drawn, is_no_file
 from arrowflow.plan.access import SourceOrder
 from arrowflow.random import FILE_ORDER
 from arrowflow.storage import File, Store
@@ -27,7 +26,7 @@ class FileRows:
     """The rows of the splits of some files. Safe to use from several threads: at worst footers are read twice."""
 
     def __init__(
-        self, operator: str, format: Format, store: Store, files: Sequence[File], policy: Policy
+        self, operator: str, format: Format, store: Store, files: Sequence[File], policy: BadRowPolicy
     ) -> None:
         self._policy = policy
         self._operator = operator

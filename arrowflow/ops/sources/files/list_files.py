@@ -59,6 +59,7 @@ class ListFiles(DealtSource, FileSource):
 
     name: ClassVar[str] = "list_files"
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, names_files=True, new_memory=True)
+    suffixes: ClassVar[tuple[str, ...]] = ANY_SUFFIX
 
     paths: Any = field(hash=False)
     filesystem: Any = field(default=None, hash=False)
@@ -85,7 +86,7 @@ class ListFiles(DealtSource, FileSource):
         store, files = resolve(
             self.paths,
             filesystem=self.filesystem,
-            suffixes=ANY_SUFFIX,
+            suffixes=self.suffixes,
             operator=self.name,
             requests=Requests.of(context.options, context.services),
         )
@@ -99,7 +100,7 @@ class ListFiles(DealtSource, FileSource):
     def is_current(self) -> bool:
         """Whether the paths still mean these files."""
         return not lists_anew(
-            self.paths, self.files, filesystem=self.filesystem, suffixes=ANY_SUFFIX, operator=self.name
+            self.paths, self.files, filesystem=self.filesystem, suffixes=self.suffixes, operator=self.name
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:

@@ -24,7 +24,7 @@ import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
 import numpy as np
@@ -39,6 +39,7 @@ from arrowflow.formats.protocol import Footer, Format, MayMatch, reading
 from arrowflow.formats.types import convert
 from arrowflow.interchange.enums import as_enum, enum_values
 from arrowflow.storage import File, Store
+from arrowflow.types import is_ordered
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 """The folder name that Hive, Spark and others give to rows without a value."""
@@ -65,6 +66,13 @@ class Partitions:
     bounds: Mapping[str, pa.Array]
     texts: tuple[str | None, ...]
     numbers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: pa.RecordBatch, texts: tuple[str | None, ...] = ()) -> Self:
+        """Returns columns with these values, one row a file."""
+        columns = zip(values.schema, values.columns, strict=True)
+        bounds = {field.name: _stored(array) for field, array in columns if is_ordered(field.type)}
+        return cls(values, bounds, texts)
 
     @property
     def schema(self) -> pa.Schema:
@@ -199,8 +207,7 @@ def discover(
         return None
     fields, arrays = zip(*columns, strict=True)
     values = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
-    bounds = {field.name: _stored(array) for field, array in columns if _is_comparable(field.type)}
-    return Partitions(values, bounds, tuple(text for _, text in folders[0]))
+    return Partitions.of(values, tuple(text for _, text in folders[0]))
 
 
 def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
@@ -296,23 +303,6 @@ def _stored(column: pa.Array) -> pa.Array:
     if not pa.types.is_temporal(column.type):
         return column
     return column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
-
-
-def _is_comparable(type: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_float32,
-        pa.types.is_float64,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_decimal128,
-        pa.types.is_date32,
-        pa.types.is_timestamp,
-    )
-    return any(test(type) for test in tests)
 
 
 def traced(

@@ -19,19 +19,16 @@ The position is (block of files, its splits that are done, rows of the next spli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, Policy
 from arrowflow.errors import PlanError, SchemaError
-from arrowflow.expr import Expr
-from arrowflow.formats import Footer, Format, arguments, match, reader_of
+from arrowflow.formats import arguments, match
 from arrowflow.formats.capabilities import (
     Hints,
     InPlaceFormat,
-    PooledFormat,
     SiftingFormat,
     StoredDecimals,
     StructFields,
@@ -44,9 +41,9 @@ from arrowflow.formats.protocol import check_repeated
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_added, files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
-from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, traced, without
+from arrowflow.ops.sources.files.file_scan import FileScan
+from arrowflow.ops.sources.files.partitions import described, discover, merged, traced, without
 from arrowflow.ops.sources.files.read_kernels import kernels_of
-from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.split_tasks import ReadPosition
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.access import RowAccess, SourceOrder
@@ -56,79 +53,19 @@ from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.shape import checked
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.storage import Contents, File, Requests, Store, lists_anew, resolve, shown_paths
+from arrowflow.storage import Contents, Requests, lists_anew, resolve, shown_paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read(Operator, FileSource, Changeable, InLanes, RowAccess):
+class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
     """The rows of files, in sorted order of paths, or as a `shuffle` after it orders them.
 
     Memory: one split a call with its decode scratch, and a few chunks ahead; for files that are not local, also the
     stored bytes of a few splits. Deterministic. Resume: seeks to the split.
-
-    Attributes:
-        format: The format with its options; once bound, with the types of all files.
-        paths: The paths that the user named.
-        filesystem: Where to look, or None to tell by the paths.
-        memory_map: Whether local files are mapped; None where they lie on a disk of this machine.
-        partitioning: `"hive"`, `"auto"` or None: see `partitions.py`.
-        target: The `schema=` that files are cast to, or None for the first file's.
-        num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
-        policy: What becomes of bad rows; once bound, as the pipeline says.
-        missing_columns: `"null"` where a file may lack columns of others, else `"error"`.
-        picks: Whether the user picks columns by name.
-        store: Bound: the file system.
-        files: Bound: the files, sorted.
-        partitions: Bound: the columns that the names of folders give.
-        columns_of_all: Bound: the columns of all files, where one may lack those of others.
-        first: Bound: the first file's footer; for a format without types, the footer after its first splits.
-        columns: Names of the columns to read, or None for all. Set by a rule.
-        predicates: Conditions that rows must meet to be of use; they only prune splits. Set by a rule.
-        rows: The first row to deliver and the row to stop before. Set by a rule.
-        order: The order that a later `shuffle` wants of the source.
-        lane: The lane that reads its part of the rows, in the order; None for all of them.
-        counts: Bound: the rows of all splits, which are read when a lane, or a user, asks for them.
-        hints: Bound: what readers found out about bad rows.
-        kept: The rows that are left of them after later operators, by which lanes are dealt; None for all.
-        fields: For structs the only fields that are read. Set by a rule.
-        stored: Decimals that may come as integers, since only the next operator's arithmetic reads them. Set by a rule.
-        in_place: Whether a global `shuffle` after it gathers rows from the files themselves.
     """
 
     name: ClassVar[str] = "read"
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
-
-    format: Format = field(hash=False)
-    paths: Any = field(hash=False)
-    filesystem: Any = field(default=None, hash=False)
-    memory_map: bool | None = field(default=None, compare=False)
-    partitioning: str | None = None
-    target: pa.Schema | None = None
-    num_parallel_calls: int | None = None
-    missing_columns: str = "error"
-    policy: Policy = BY_OPTIONS
-    picks: bool = field(default=False, compare=False)
-    store: Store | None = field(default=None, compare=False)
-    files: tuple[File, ...] = field(default=(), compare=False)
-    partitions: Partitions | None = field(default=None, compare=False)
-    first: Footer | None = field(default=None, compare=False)
-    columns_of_all: pa.Schema | None = field(default=None, compare=False)
-    columns: tuple[str, ...] | None = None
-    predicates: tuple[Expr, ...] = ()
-    rows: tuple[int, int | None] = (0, None)
-    order: SourceOrder | None = None
-    lane: Lane | None = None
-    counts: FileRows | None = field(default=None, compare=False, repr=False)
-    hints: Hints = field(default_factory=Hints, compare=False, repr=False)
-    kept: RowCounts | None = field(default=None, compare=False, repr=False)
-    fields: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
-    stored: frozenset[str] = frozenset()
-    in_place: bool = False
-
-    @property
-    def operator(self) -> str:
-        """The name of the source in messages: that of the function that reads the format."""
-        return reader_of(self.format)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the format and, once bound, a digest of the files by relative path and size."""
@@ -234,25 +171,9 @@ class Read(Operator, FileSource, Changeable, InLanes, RowAccess):
         wanted = frozenset(self.columns)
         return pa.schema([field for field in schema if field.name in wanted])
 
-    @property
-    def leniency(self) -> Mapping[str, bool]:
-        """Returns which files fit its columns, as arguments of `match`."""
-        return {"widen": self.target is not None, "may_lack": self.columns_of_all is not None}
-
-    def all_columns(self) -> pa.Schema:
-        """Returns all columns that can be read, wanted or not."""
-        assert self.first is not None
-        return merged(self.target or self.columns_of_all or self.first.schema, self.partitions)
-
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows of all footers: reads each file's footer, but nothing else. Which rows are bad is not known."""
+        """Returns the rows of all footers: reads each file's footer, but nothing else. This does not find bad rows."""
         return None if self.policy.leaves_out else self._num_rows()
-
-    def _num_rows(self) -> int:
-        assert self.counts is not None
-        start, stop = self.rows
-        total = self.counts.num_rows
-        return max(0, (total if stop is None else min(stop, total)) - start)
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane without a single row would end before the others; reads all footers only if the first one leaves doubt."""
@@ -264,26 +185,6 @@ class Read(Operator, FileSource, Changeable, InLanes, RowAccess):
     def in_lane(self, lane: Lane) -> Node:
         """Takes the lane's part of the rows, in the order of each epoch."""
         return replace(self, lane=lane)
-
-    def _dealt(self, lane: Lane, epoch: int) -> tuple[int, int]:
-        """Returns the lane's rows by their numbers: among those that are left, or among all that it reads."""
-        return lane.rows(self._num_rows() if self.kept is None else self.kept.num_rows, epoch)
-
-    def rows_of(self, epoch: int) -> tuple[int, int | None]:
-        """Returns the first row, by its number in the order of an epoch, and the row to stop before."""
-        if self.lane is None:
-            return self.rows
-        first, before = self._dealt(self.lane, epoch)
-        if self.kept is None:
-            return self.rows[0] + first, self.rows[0] + before
-        assert self.counts is not None
-        return self.counts.rows_of(first, before, self.kept, self.order, epoch)
-
-    def first_position(self, epoch: int) -> ReadPosition | None:
-        """Returns where a lane begins in the order of an epoch."""
-        if self.lane is None or self.counts is None:
-            return None
-        return self.counts.position(self.rows_of(epoch)[0], self.order, epoch)
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[ReadPosition, int] | None:
         """Returns the position of a row that is left, if it is known which are; the order may be an epoch's own."""
@@ -399,10 +300,3 @@ class Read(Operator, FileSource, Changeable, InLanes, RowAccess):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the source of footers, the planner, the fetcher if there is anything to fetch, and the reader."""
         return kernels_of(self, options)
-
-    def decoder(self, num_threads: int, *, exact: bool = False) -> Format:
-        """Returns the format as it decodes, within a CPU budget: unless `exact`, decimals may come as integers."""
-        format = self.format
-        if self.stored and not exact and isinstance(format, StoredDecimals):
-            format = format.with_stored(self.stored)
-        return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format

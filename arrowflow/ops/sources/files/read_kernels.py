@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, SiftingFormat
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.sources.files.file_scan import FileScan, files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.partitions import without
-from arrowflow.ops.sources.files.pruning import files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.runs import CallBytes
 from arrowflow.ops.sources.files.split_readers import SiftingReader, SplitFetcher, SplitFinder, SplitReader
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
 from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, of_split_key
-from arrowflow.ops.sources.files.splits import FileScan, FooterSource, SplitPlanner
+from arrowflow.ops.sources.files.splits import FooterSource, SplitPlanner
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.shape import Shape
@@ -86,7 +86,7 @@ def _decode_spec(
     assert node.store is not None and node.first is not None
     sizes = SplitSizes(node.operator, node.format, options.ram_budget)
     format, leaves_out = node.decoder(options.cpu_budget), node.policy.leaves_out
-    # Which row groups are bad must not depend on what a look at others has saved.
+    # The set of bad row groups must not depend on what a look at others has saved.
     survivors = None if leaves_out else Survivors.of(node, options.cpu_budget)
     reader = SiftingReader if leaves_out else SplitReader
     return KernelSpec(

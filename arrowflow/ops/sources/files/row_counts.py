@@ -40,7 +40,7 @@ class RowCounts:
 
     Attributes:
         of: Identifies the pipeline, with the relative paths and sizes of its files.
-        splits: Those that have rows left.
+        splits: The splits that have rows left.
     """
 
     of: str

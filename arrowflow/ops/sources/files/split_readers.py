@@ -21,10 +21,11 @@ from arrowflow.kernels.items import Made
 from arrowflow.kernels.kinds import ReaderKernel
 from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.sources.files.file_identity import asks_for_changes
+from arrowflow.ops.sources.files.file_scan import FileScan
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
 from arrowflow.ops.sources.files.split_tasks import SplitTask
-from arrowflow.ops.sources.files.splits import FileScan, store_in_run
+from arrowflow.ops.sources.files.splits import store_in_run
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import MAX_SIZE
 from arrowflow.storage import Fetched, File, remote_change

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError
+from arrowflow.bad_rows import BadRowPolicy, is_bad_data
+from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.plan.access import SourceOrder
@@ -214,3 +215,8 @@ def drawn(
         for place, number, indices in queues:
             if turn < len(indices):
                 yield turn * OPEN_FILES + place, number, indices[turn]
+
+
+def is_no_file(error: ArrowflowError, policy: BadRowPolicy) -> bool:
+    """Whether a file is left out whole since its footer cannot be read. A file of other columns can be read."""
+    return policy.leaves_out and isinstance(error, SourceError) and is_bad_data(error)

@@ -22,9 +22,9 @@ from arrowflow.errors import PlanError
 from arrowflow.expr import Program, Where, compile_steps
 from arrowflow.formats.capabilities import RunFormat
 from arrowflow.formats.protocol import Footer, Split
+from arrowflow.ops.sources.files.file_scan import FileScan
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.split_tasks import SplitTask
-from arrowflow.ops.sources.files.splits import FileScan
 
 _MOST_COST: Final = 1 / 3
 """The most that a look may cost, as a part of decoding all columns."""

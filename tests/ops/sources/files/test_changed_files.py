@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import arrowflow as af
 from arrowflow.ops.order import global_shuffle
 from arrowflow.run import prepare
 from arrowflow.storage import File, Store, remote_change
+from tests import warm
 
 SPLITS, SPLIT_ROWS = 200, 50
 ROWS = SPLITS * SPLIT_ROWS
@@ -353,15 +352,9 @@ with iter(getattr(af, f"read_{format}")(path, **options).with_options(af.Options
 def test_a_file_that_becomes_shorter_does_not_end_the_process(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"a.{format}"
     write(path, 100_000)
-    done = subprocess.run(
-        [sys.executable, "-c", SHORTEN, str(path), format],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"refused read_{format}: the file has changed")
+    status, out, errors = warm.plain().run(SHORTEN, str(path), format)
+    assert status == 0, errors
+    assert out.startswith(f"refused read_{format}: the file has changed")
 
 
 def test_files_are_not_mapped_where_they_are_not_on_this_machine(

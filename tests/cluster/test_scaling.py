@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.policy import CALM, REST, Policy, dealt
+from arrowflow.cluster.scaling import CALM, REST, Scaling, dealt
 from arrowflow.errors import PlanError
 
 
@@ -18,12 +18,12 @@ class Look(NamedTuple):
     rate: float
 
 
-def policy_of(most: int) -> Policy:
-    return Policy(most, own=2, cores=1)
+def policy_of(most: int) -> Scaling:
+    return Scaling(most, own=2, cores=1)
 
 
-def steps(policy: Policy, *looks: Look) -> list[int]:
-    return [policy.decide(count, waited=waited, busy=busy, rate=rate) for count, waited, busy, rate in looks]
+def steps(scaling: Scaling, *looks: Look) -> list[int]:
+    return [scaling.decide(count, waited=waited, busy=busy, rate=rate) for count, waited, busy, rate in looks]
 
 
 def starved(workers: int, rate: float) -> Look:
@@ -31,9 +31,9 @@ def starved(workers: int, rate: float) -> Look:
 
 
 def test_workers_are_added_while_each_brings_something() -> None:
-    policy = policy_of(8)
-    assert steps(policy, starved(1, 100), starved(2, 190), starved(3, 280)) == [2, 3, 4]
-    assert policy.reasons == [
+    scaling = policy_of(8)
+    assert steps(scaling, starved(1, 100), starved(2, 190), starved(3, 280)) == [2, 3, 4]
+    assert scaling.reasons == [
         "1 -> 2 workers: lanes waited 80% of the time for workers that compute",
         "2 -> 3 workers: lanes waited 80% of the time for workers that compute",
         "3 -> 4 workers: lanes waited 80% of the time for workers that compute",
@@ -41,11 +41,11 @@ def test_workers_are_added_while_each_brings_something() -> None:
 
 
 def test_a_worker_that_brings_nothing_goes_and_is_not_tried_again_soon() -> None:
-    policy = policy_of(8)
-    assert steps(policy, starved(1, 100), starved(2, 101)) == [2, 1]
-    assert policy.reasons[-1] == "2 -> 1 workers: 2 brought 1.01 x the rows/s of 1"
-    assert steps(policy, *[starved(1, 100)] * (REST - 1)) == [1] * (REST - 1)
-    assert steps(policy, starved(1, 100)) == [2]
+    scaling = policy_of(8)
+    assert steps(scaling, starved(1, 100), starved(2, 101)) == [2, 1]
+    assert scaling.reasons[-1] == "2 -> 1 workers: 2 brought 1.01 x the rows/s of 1"
+    assert steps(scaling, *[starved(1, 100)] * (REST - 1)) == [1] * (REST - 1)
+    assert steps(scaling, starved(1, 100)) == [2]
 
 
 def test_lanes_that_wait_for_something_else_get_no_worker() -> None:
@@ -56,8 +56,8 @@ def test_lanes_that_wait_for_something_else_get_no_worker() -> None:
 
 def test_a_worker_goes_once_lanes_lack_nothing_for_long() -> None:
     calm = Look(workers=3, waited=0.0, busy=0.2, rate=100.0)
-    policy = policy_of(8)
-    assert steps(policy, *[calm] * CALM) == [3] * (CALM - 1) + [2]
+    scaling = policy_of(8)
+    assert steps(scaling, *[calm] * CALM) == [3] * (CALM - 1) + [2]
     busy = Look(workers=3, waited=0.0, busy=0.9, rate=100.0)
     assert steps(policy_of(8), *[busy] * CALM) == [3] * CALM
     alone = Look(workers=1, waited=0.0, busy=0.0, rate=1.0)
@@ -65,17 +65,17 @@ def test_a_worker_goes_once_lanes_lack_nothing_for_long() -> None:
 
 
 def test_a_rest_is_no_time_of_waiting() -> None:
-    policy = policy_of(8)
-    assert policy.look(0.0, 1, 5.0, 10) is None
-    policy.waited = 100.0
-    assert policy.look(1000.0, 1, 905.0, 20) is None and policy.waited == 0.0
-    policy.waited = 3.0
-    assert policy.look(1002.0, 1, 907.0, 30) == 2
+    scaling = policy_of(8)
+    assert scaling.look(0.0, 1, 5.0, 10) is None
+    scaling.waited = 100.0
+    assert scaling.look(1000.0, 1, 905.0, 20) is None and scaling.waited == 0.0
+    scaling.waited = 3.0
+    assert scaling.look(1002.0, 1, 907.0, 30) == 2
 
 
 def test_a_consumer_that_takes_a_piece_now_and_then_gives_workers_up() -> None:
-    policy = policy_of(8)
-    counts = [policy.look(60.0 * minute, 3, 0.1 * minute, minute) for minute in range(CALM + 1)]
+    scaling = policy_of(8)
+    counts = [scaling.look(60.0 * minute, 3, 0.1 * minute, minute) for minute in range(CALM + 1)]
     assert counts == [None, *[3] * (CALM - 1), 2]
 
 

@@ -49,7 +49,7 @@ def dealt(places: Mapping[int, int], lanes: Sequence[int], workers: int) -> dict
 
 
 @dataclass(slots=True)
-class Policy:
+class Scaling:
     """Decides how many workers there are. Verifies each move: one more that brings nothing is taken back.
 
     Attributes:
@@ -60,8 +60,8 @@ class Policy:
         reasons: Why workers came and went.
 
     Example:
-        >>> policy = Policy(most=4, own=16, cores=2)
-        >>> policy.decide(1, waited=0.9, busy=0.95, rate=100.0)
+        >>> scaling = Scaling(most=4, own=16, cores=2)
+        >>> scaling.decide(1, waited=0.9, busy=0.95, rate=100.0)
         2
     """
 

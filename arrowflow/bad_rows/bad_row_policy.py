@@ -1,4 +1,4 @@
-"""What becomes of bad rows, how many there were, and the search for them where only a trial tells."""
+"""The treatment of bad rows, their number, and the search for them where only a trial tells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from arrowflow.options import OnError, ResolvedOptions, check_on_error
 
 
 class LeftOut(NamedTuple):
-    """What was left out.
+    """The bad rows that were left out.
 
     Attributes:
         rows: How many rows, as far as that is known.
@@ -37,8 +37,8 @@ NO_BAD_ROWS: Final = LeftOut()
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """What becomes of the bad rows of an operator. The default is what its pipeline says.
+class BadRowPolicy:
+    """The treatment of an operator's bad rows. The default is what its pipeline says.
 
     Attributes:
         on_error: `raise`, `skip` or `quarantine`; None for what the options of the pipeline say.
@@ -49,13 +49,15 @@ class Policy:
     folder: str | None = None
 
     @classmethod
-    def of(cls, operator: str, on_error: OnError | None, quarantine: str | os.PathLike[str] | None) -> Policy:
+    def of(
+        cls, operator: str, on_error: OnError | None, quarantine: str | os.PathLike[str] | None
+    ) -> BadRowPolicy:
         """Returns the policy, with arguments as users write them."""
         return cls(on_error, check_on_error(operator, on_error, quarantine))
 
-    def within(self, options: ResolvedOptions) -> Policy:
+    def within(self, options: ResolvedOptions) -> BadRowPolicy:
         """Returns the policy of an operator in a pipeline with these options."""
-        return self if self.on_error is not None else Policy(options.on_error, options.quarantine)
+        return self if self.on_error is not None else BadRowPolicy(options.on_error, options.quarantine)
 
     @property
     def leaves_out(self) -> bool:
@@ -71,7 +73,7 @@ class Policy:
         return Quarantine(self.folder, operator) if self.folder is not None else None
 
 
-BY_OPTIONS: Final = Policy()
+BY_OPTIONS: Final = BadRowPolicy()
 """The default of operators: what the options of the pipeline say."""
 
 
@@ -89,7 +91,7 @@ def first_bad(
     Args:
         count: How many rows there are.
         check: Raises if one of the rows from a number on, and before another one, is bad.
-        error: What it raised for all of them.
+        error: The error that it raised for all of them.
     """
     good, tried = 0, count
     while tried - good > 1:

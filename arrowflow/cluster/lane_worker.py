@@ -16,7 +16,7 @@ import pyarrow as pa
 from arrowflow import run
 from arrowflow.bad_rows import LeftOut
 from arrowflow.clock import WallClock
-from arrowflow.cluster.parts import Part, parts_of
+from arrowflow.cluster.parts import BatchPart, parts_of
 from arrowflow.delivery import Delivered, RecordBatches, sliced
 from arrowflow.executor import Engine
 from arrowflow.executor.processes.wire import pack_error, unpack
@@ -75,15 +75,15 @@ class Piece(NamedTuple):
     Attributes:
         parts: Record batches, or parts of one.
         ended: Whether the lane has no more rows.
-        error: What ended the lane behind the batches, as bytes of `pack_error`.
+        error: The error that ended the lane after the batches, as bytes of `pack_error`.
         cpu_seconds: CPU time of the worker's process until now.
         sent_at: The time, by the worker's clock.
         stages: The work of the run's stages since a piece told of it, a few times a second and at the end.
         bad_rows: Bad rows that were left out since the piece before: the operator, their place, and how many.
-        spans: What ran when since the piece before, by the worker's clock.
+        spans: The calls since the piece before, by the worker's clock.
     """
 
-    parts: list[Part]
+    parts: list[BatchPart]
     ended: bool
     error: tuple[bytes, ...] | None
     cpu_seconds: float
@@ -125,11 +125,11 @@ class _Run:
 
     engine: Engine
     told_at: float
-    parts: Iterator[Part]
-    waiting: Part | None = None
+    parts: Iterator[BatchPart]
+    waiting: BatchPart | None = None
     told: dict[StageKey, StageStatistics] = field(default_factory=dict)
 
-    def next_part(self) -> Part | None:
+    def next_part(self) -> BatchPart | None:
         """Returns the next part of a batch; None at the end."""
         part, self.waiting = self.waiting, None
         return next(self.parts, None) if part is None else part
@@ -149,7 +149,7 @@ class _Run:
         )
 
 
-def _parts(engine: Engine, most_bytes: int) -> Iterator[Part]:
+def _parts(engine: Engine, most_bytes: int) -> Iterator[BatchPart]:
     """Yields the batches of a run in parts of so many bytes at most."""
     while (item := engine.next_item()) is not None:
         found: Iterator[Delivered[pa.RecordBatch]] = iter([(item.chunk, item.position, 0)])
@@ -199,7 +199,7 @@ class LaneWorker:
 
     def pull(self, request: Request) -> Piece:
         """Returns the next record batches of a run of a lane, which begins with the first request."""
-        parts: list[Part] = []
+        parts: list[BatchPart] = []
         size, began = 0, self._clock.now()
         error, current, ended = None, None, False
         try:

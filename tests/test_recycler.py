@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrowflow.memory import MAX_SIZES, MAX_SPARE, MIN_BYTES, SPARE_SHARE, Recycler
+from arrowflow.recycler import MAX_SIZES, MAX_SPARE, MIN_BYTES, SPARE_SHARE, Recycler
 
 SIZE = MIN_BYTES + 64
 

@@ -1,0 +1,1 @@
+"""Tar shards whose members make rows."""

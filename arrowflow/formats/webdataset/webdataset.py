@@ -1,0 +1,305 @@
+"""WebDataset shards: tar archives, whose members with one key are one row.
+
+A split is a run of rows of some MiB, found when the archive is opened; a compressed archive is one split. The types of columns
+follow from their names, or from `schema=`, and never from the data. A member that cannot be parsed as its type is a bad row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError, SourceError
+from arrowflow.formats.protocol import Footer, Format, Split
+from arrowflow.formats.text.blocks import Source, as_bytes, opened, opened_bytes, streamed
+from arrowflow.formats.text.codings import UTF8, is_stream, with_codecs
+from arrowflow.formats.text.scan import Bytes
+from arrowflow.formats.types import conform
+from arrowflow.formats.webdataset.members import KEY, Ints, Members, walk
+from arrowflow.lazy import compute as pc
+from arrowflow.storage import File, Range, Store
+
+SPLIT_BYTES: Final = 4 << 20
+SPLIT_ROWS: Final = 1 << 10
+"""A split ends at so many bytes, or rows: some ms of copying."""
+
+SAMPLE_ROWS: Final = 1 << 10
+"""Rows of the first shard that tell the columns."""
+
+_TYPES: Final = {
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), pa.int64()),
+    **dict.fromkeys(("txt", "text", "transcript", "json"), pa.string()),
+}
+"""Types of columns by their names, as the package `webdataset` decodes them; JSON stays a text, whose keys may differ."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Details:
+    """The details that `WebdatasetFormat` keeps of a file.
+
+    Attributes:
+        members: The members of all rows.
+        borders: The number of the first row of each split; of a compressed archive, of each batch.
+        is_stream: Whether the archive is compressed, and so one split.
+    """
+
+    members: Members
+    borders: Ints
+    is_stream: bool
+
+    def rows(self, index: int) -> Iterator[tuple[int, int]]:
+        """Yields the first row of a split, or of each batch of it, and the row to stop before."""
+        borders = self.borders.tolist()
+        for number in range(len(borders) - 1) if self.is_stream else (index,):
+            if number + 1 < len(borders):  # else it stands for the fault
+                yield borders[number], borders[number + 1]
+
+    def span(self, first: int, before: int) -> tuple[int, int]:
+        """Returns the first byte of some rows, and the byte to stop before."""
+        return int(self.members.start[self.members.firsts[first]]), int(self.members.ends[before - 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebdatasetFormat(Format):
+    """Tar archives of members that are called `key.column`.
+
+    Attributes:
+        types: The columns of all files, or None to name them for each file.
+    """
+
+    name: ClassVar[str] = "webdataset"
+    part: ClassVar[str] = "run of rows"
+    suffixes: ClassVar[tuple[str, ...]] = with_codecs(".tar")
+
+    types: pa.Schema | None = field(default=None, compare=False)
+
+    def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Self:
+        """See `Untyped.typed`."""
+        for each in schema:
+            if _parsed(each.type) is None:
+                raise SchemaError(
+                    f"column {each.name!r}: a member cannot be read as {each.type}; expected binary, string, a number or a "
+                    "boolean: read the bytes, and decode them by a map"
+                ).locate(operator=f"read_{self.name}")
+        return dataclasses.replace(self, types=schema)
+
+    def footer(self, store: Store, file: File) -> Footer:
+        return self._footer(store, file, None)
+
+    def footer_sample(self, store: Store, file: File) -> Footer:
+        """See `Untyped.footer_sample`."""
+        return self._footer(store, file, SAMPLE_ROWS)
+
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """See `Untyped.holds`."""
+        known = (KEY, *footer.details.members.columns)
+        return [name for name in names if name in known]
+
+    def _footer(self, store: Store, file: File, max_rows: int | None) -> Footer:
+        with opened(store, file) as source:
+            members = walk(source, max_rows)
+        if not members.keys and self.types is None:
+            raise SourceError(
+                members.fault
+                or "the archive has no members called key.column, to take columns from; pass schema="
+            )
+        schema = self.types
+        if schema is None:
+            columns = [
+                pa.field(name, _TYPES.get(name.rpartition(".")[2], pa.binary())) for name in members.columns
+            ]
+            schema = pa.schema([pa.field(KEY, pa.string()), *columns])
+        details = _Details(members, _borders(members), is_stream(file, UTF8))
+        return Footer(file, schema, _splits(details), len(members.keys), details)
+
+    def footer_bytes(self, file: File) -> int:
+        return opened_bytes(file)
+
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.column_bytes`: the stored bytes of the wanted members, and their offsets."""
+        details: _Details = footer.details
+        members, most = details.members, 0
+        wanted = [number for number, name in enumerate(members.columns) if name in columns]
+        for first, before in details.rows(split.index):
+            part = slice(members.firsts[first], members.firsts[before])
+            is_wanted = np.isin(members.column[part], wanted)
+            size = int((members.stop[part] - members.start[part])[is_wanted].sum())
+            keys = sum(map(len, members.keys[first:before])) if KEY in columns else 0
+            most = max(most, size + keys + 9 * (before - first) * len(columns))
+        return most
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.scratch_bytes`: the bytes of the rows as they are stored."""
+        details: _Details = footer.details
+        spans = [details.span(first, before) for first, before in details.rows(split.index) if before > first]
+        most = max((stop - start for start, stop in spans), default=0)
+        return 2 * most + (opened_bytes(footer.file) if details.is_stream else 0)
+
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        details: _Details = footer.details
+        if not set(columns) & set(details.members.columns):
+            return []
+        if details.is_stream:
+            return [Range(0, footer.file.size)]
+        return [Range(*details.span(first, before)) for first, before in details.rows(split.index)]
+
+    def read(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Format.read`; a compressed archive yields several batches. The rows in front of a fault come before its error."""
+        details: _Details = footer.details
+        if details.members.fault is not None and split.index == len(footer.splits) - 1:
+            raise SourceError(details.members.fault)
+        names = [name for name in schema.names if name == KEY or name in details.members.columns]
+        types = pa.schema([schema.field(name) for name in names])
+        for data, first, before in self._stored(store, footer, split, names, offset_rows):
+            skipped = max(0, offset_rows - first) if details.is_stream else offset_rows
+            rows = _Rows(details.members, data, first, before)
+            made = pa.RecordBatch.from_arrays([rows.column(each) for each in types], schema=types)
+            if not names:
+                made = pa.RecordBatch.from_struct_array(pa.nulls(before - first, pa.struct([])))
+            yield from conform(made.slice(skipped), schema)
+
+    def _stored(
+        self, store: Store, footer: Footer, split: Split, names: Sequence[str], offset_rows: int
+    ) -> Iterator[tuple[Bytes, int, int]]:
+        """Yields bytes of rows, the first row, and the row to stop before."""
+        details: _Details = footer.details
+        reads = bool(set(names) - {KEY})
+        source: Source | None = None
+        for first, before in details.rows(split.index):
+            if details.is_stream and before <= offset_rows:
+                continue
+            data = np.zeros(0, np.uint8)
+            start, stop = details.span(first, before)
+            if reads and details.is_stream:
+                source = source or streamed(store, footer.file, UTF8)
+                data = source.window(start, stop - start)
+            elif reads:
+                data = as_bytes(store.unmapped.fetch(footer.file, [(start, stop)])[0])
+            if reads and data.size < stop - start:
+                raise SourceError(f"expected {stop - start:,} bytes behind byte {start}, found {data.size:,}")
+            yield data, first, before
+
+
+class _Rows(NamedTuple):
+    """Rows with their bytes.
+
+    Attributes:
+        members: The members of all rows.
+        data: The bytes from the first row's first member on.
+        first: The first row.
+        before: The row to stop before.
+    """
+
+    members: Members
+    data: Bytes
+    first: int
+    before: int
+
+    def column(self, wanted: pa.Field) -> pa.Array:
+        """Returns a column; raises `SchemaError` for a member that is none of its type."""
+        if wanted.name == KEY:
+            keys = [
+                key.encode("utf-8", "surrogateescape") for key in self.members.keys[self.first : self.before]
+            ]
+            texts = _binary([np.frombuffer(key, np.uint8) for key in keys])
+        else:
+            texts = self._texts(self.members.columns.index(wanted.name))
+        if pa.types.is_binary(wanted.type) or pa.types.is_large_binary(wanted.type):
+            return texts.cast(wanted.type)
+        try:
+            return _cast(texts, wanted.type)
+        except pa.ArrowInvalid as error:
+            row = next(row for row in range(len(texts)) if not _fits(texts.slice(row, 1), wanted.type))
+            raise SchemaError(
+                f"the member {self.members.keys[self.first + row]}.{wanted.name} is no {wanted.type}: {error}; read the column "
+                "as bytes, by schema= with pa.binary(), and decode it by a map"
+            ) from error
+
+    def _texts(self, number: int) -> pa.Array:
+        members = self.members
+        base = int(members.start[members.firsts[self.first]])
+        values: list[Bytes | None] = [None] * (self.before - self.first)
+        part = slice(members.firsts[self.first], members.firsts[self.before])
+        of_row = np.repeat(np.arange(len(values)), np.diff(members.firsts[self.first : self.before + 1]))
+        chosen = np.flatnonzero(members.column[part] == number)
+        starts, stops = members.start[part][chosen] - base, members.stop[part][chosen] - base
+        for row, start, stop in zip(of_row[chosen].tolist(), starts.tolist(), stops.tolist(), strict=True):
+            values[row] = self.data[start:stop]
+        return _binary(values)
+
+
+def _binary(values: Sequence[Bytes | None]) -> pa.Array:
+    """Returns values as a column of binary, in new memory."""
+    ends = np.cumsum([0, *(0 if value is None else value.size for value in values)], dtype=np.int64)
+    if ends[-1] > np.iinfo(np.int32).max:
+        raise SourceError(
+            f"the members of {len(values)} rows have {int(ends[-1]):,} bytes in one column, and Arrow holds 2 GiB"
+        )
+    memory = pa.allocate_buffer(int(ends[-1]))
+    view = as_bytes(memory)
+    for value, start, stop in zip(values, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        if value is not None:
+            view[start:stop] = value
+    valid = np.array([value is not None for value in values], np.bool_)
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(values), [bitmap, offsets, memory])
+
+
+def _parsed(type: pa.DataType) -> pa.DataType | None:
+    """Returns the type, if a member can be read as it."""
+    tests = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_boolean,
+    )
+    return type if any(test(type) for test in tests) else None
+
+
+def _cast(texts: pa.Array, type: pa.DataType) -> pa.Array:
+    words = texts.cast(pa.string())
+    if pa.types.is_string(type) or pa.types.is_large_string(type):
+        return words.cast(type)
+    return pc.utf8_trim_whitespace(words).cast(type)
+
+
+def _fits(text: pa.Array, type: pa.DataType) -> bool:
+    try:
+        _cast(text, type)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _borders(members: Members) -> Ints:
+    """Returns the first row of each split, and the number of rows."""
+    rows, borders, at = len(members.keys), [0], 0
+    while at < rows:
+        start = int(members.start[members.firsts[at]])
+        fits = int(np.searchsorted(members.ends, start + SPLIT_BYTES, side="right"))
+        at = max(at + 1, min(fits, at + SPLIT_ROWS))
+        borders.append(at)
+    return np.array(borders, np.int64)
+
+
+def _splits(details: _Details) -> tuple[Split, ...]:
+    borders = details.borders if not details.is_stream else details.borders[[0, -1]]
+    found = []
+    for index, (first, before) in enumerate(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True)):
+        if before > first:
+            start, stop = details.span(first, before)
+            found.append(Split(index, before - first, stop - start))
+    if details.members.fault is not None:
+        found.append(Split(len(found), 1, 0))
+    return tuple(found)

@@ -1,0 +1,298 @@
+"""`decode_image`: a column of encoded images becomes one of pixels.
+
+Every image is decoded by itself, so a bad one is a bad row. Random crops and flips are drawn from (seed, operator, epoch, split,
+piece) and the number of the row in the piece, as a `map` with a seed draws: the same at any parallelism and after a resume.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.bad_rows import BY_OPTIONS, BadRow, BadRowPolicy
+from arrowflow.errors import ArrowflowError, DataError, PlanError, SchemaError, shown
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Origin, Outcome
+from arrowflow.kernels.kinds import StatelessKernel
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.kernels.pieces import PieceOperator
+from arrowflow.kernels.recut import recut_specs
+from arrowflow.ops.columns.column_program import check_columns
+from arrowflow.ops.columns.image_decoder import DRAWS, MODES, RESIZES, Draws, ImageDecoder, opencv
+from arrowflow.ops.functions.bad_results import results_specs
+from arrowflow.ops.order.source_order import bound_seed
+from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
+from arrowflow.plan.node import BindContext, Columns, Node
+from arrowflow.plan.traits import Traits
+from arrowflow.random import IMAGE_DRAWS, generator
+from arrowflow.types import is_untyped
+
+_CROPS: Final = ("centre", "random", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeImage(PieceOperator):
+    """Its input, with the pixels of the images in one column in place of their bytes: (height, width, channels) of uint8.
+
+    Row order: as its input. Memory: input and output of each call. Deterministic; random parts depend on (seed, operator,
+    epoch, split, piece) and the row of the piece. Resume: (position before the piece, rows, split, piece).
+
+    Attributes:
+        column: The column.
+        decoder: How images are decoded.
+        seed: The seed of what is drawn; None until bound, then derived from `Options.seed` and the operator's place.
+        num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        policy: The treatment of images that cannot be decoded.
+        place: Bound: the operator's place in the plan as written.
+    """
+
+    name: ClassVar[str] = "decode_image"
+
+    column: str
+    decoder: ImageDecoder
+    seed: int | None = None
+    num_parallel_calls: int | None = None
+    policy: BadRowPolicy = BY_OPTIONS
+    place: int = dataclasses.field(default=0, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        column: str,
+        size: int | tuple[int, int],
+        *,
+        mode: Any,
+        resize: Any,
+        crop: Any,
+        flip: bool,
+        area: tuple[float, float],
+        ratio: tuple[float, float],
+        seed: int | None,
+        num_parallel_calls: int,
+        on_error: OnError | None,
+        quarantine: str | os.PathLike[str] | None,
+    ) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not isinstance(column, str):
+            raise PlanError(f"decode_image: expected the name of a column, got {shown(column)}")
+        for name, value, known in ("mode", mode, MODES), ("resize", resize, RESIZES), ("crop", crop, _CROPS):
+            if value not in known:
+                raise PlanError(
+                    f"decode_image: {name} is one of {', '.join(map(repr, known))}, got {shown(value)}"
+                )
+        decoder = ImageDecoder(
+            _size(size), mode, resize, crop, bool(flip), _bounds("area", area), _bounds("ratio", ratio)
+        )
+        if decoder.area[1] > 1:
+            raise PlanError(f"decode_image: area is a share of the image, at most 1, got {shown(area)}")
+        opencv()
+        return cls(
+            inputs=(below,),
+            column=column,
+            decoder=decoder,
+            seed=check_seed(cls.name, seed),
+            num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
+            policy=BadRowPolicy.of(cls.name, on_error, quarantine),
+        )
+
+    @property
+    def traits(self) -> Traits:  # type: ignore[override]  # bad rows may be left out
+        """One row out per row in, unless bad rows are left out. Nothing is moved across draws, which count rows."""
+        opaque = self.decoder.is_random
+        if self.policy.leaves_out:
+            return Traits(opaque=opaque, local=True, in_turn=True)
+        return Traits(one_to_one=True, opaque=opaque, local=True)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that decide how many rows a call gets."""
+        return (self.column,)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}({self.column})"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the column, the size, and what differs from the defaults."""
+        given = dataclasses.asdict(self.decoder)
+        plain = dataclasses.asdict(ImageDecoder(self.decoder.size))
+        more = {name: value for name, value in given.items() if name == "size" or value != plain[name]}
+        seed = {"seed": self.seed} if self.decoder.is_random else {}
+        listed = {name: list(value) if isinstance(value, tuple) else value for name, value in more.items()}
+        return {"column": self.column, **listed, **seed, **self.policy.arguments()}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns also the version of OpenCV, whose pixels a cache keeps."""
+        return {**PieceOperator.identity(self), "opencv": opencv().__version__}
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes its place, fixes the seed, and what becomes of bad images."""
+        seed = bound_seed(self.seed, context) if self.decoder.is_random else None
+        policy = self.policy.within(context.options)
+        return dataclasses.replace(self, place=context.place, seed=seed, policy=policy).on(*inputs)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema with nested lists of fixed size for the column."""
+        check_columns((self.column,), inputs[0])
+        if is_untyped(inputs[0]):
+            return inputs[0]
+        place = inputs[0].get_field_index(self.column)
+        type = inputs[0].field(place).type
+        if not (pa.types.is_binary(type) or pa.types.is_large_binary(type)):
+            raise SchemaError(
+                f"column {self.column!r} is {type}, and decode_image takes the bytes of encoded images (binary); read paths "
+                "by af.read_files or af.read_images, which give the bytes"
+            ).locate(operator=self.name)
+        return inputs[0].set(place, pa.field(self.column, pixel_type(self.decoder.shape)))
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        return (None if wanted is None else wanted | {self.column},)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the cutter of pieces (without a `batch` before it), the decoder, and the check of results."""
+        height, width, channels = self.decoder.shape
+        call = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: DecodeImageKernel(self, context),
+            phase="decode",
+            engine="opencv",
+            random=self.decoder.is_random,
+            max_calls=self.num_parallel_calls,
+            facts=lambda: (f"{self.column} as ({height}, {width}, {channels}) of uint8, one call a piece",),
+        )
+        return (
+            *recut_specs(self),
+            call,
+            *results_specs(self.name, f"{self.title}-{self.place}", policy=self.policy, by_row=True),
+        )
+
+
+class DecodeImageKernel(StatelessKernel):
+    """Decodes the images of a piece."""
+
+    def __init__(self, node: DecodeImage, context: Context) -> None:
+        self._node = node
+        self._epoch = context.epoch
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
+        """Returns the chunk with pixels."""
+        node, decoder = self._node, self._node.decoder
+        place = chunk.schema.get_field_index(node.column)
+        images = chunk.column(place)
+        pixels = pa.allocate_buffer(chunk.num_rows * int(np.prod(decoder.shape)))
+        views = np.frombuffer(pixels, np.uint8).reshape(chunk.num_rows, *decoder.shape)
+        draws = self._draws(chunk.num_rows, origin)
+        bad: dict[int, str] = {}
+        stop, failure = chunk.num_rows, None
+        for row, data in enumerate(_views(images)):
+            if data is None:
+                views[row] = 0
+                continue
+            try:
+                decoder.decode(data, views[row], None if draws is None else draws[row])
+            except DataError as error:
+                error = DataError(f"column {node.column!r}: {error}")
+                if not node.policy.leaves_out:
+                    stop, failure = row, error
+                    break
+                bad[row] = str(error)
+        column = _as_lists(pixels, chunk.num_rows, decoder.shape, images)
+        made = chunk.set_column(place, pa.field(node.column, column.type), column)
+        if failure is None and not bad:
+            return made
+        return _outcome(node, chunk, made, stop, bad, failure)
+
+    def _draws(self, rows: int, origin: Origin) -> Draws | None:
+        node = self._node
+        if not node.decoder.is_random:
+            return None
+        assert node.seed is not None
+        key = (node.seed, IMAGE_DRAWS, node.place, self._epoch, origin.split, origin.piece)
+        return generator(key).random((rows, DRAWS))
+
+
+def _outcome(
+    node: DecodeImage,
+    given: pa.RecordBatch,
+    made: pa.RecordBatch,
+    stop: int,
+    bad: Mapping[int, str],
+    failure: ArrowflowError | None,
+) -> Outcome:
+    """Returns the good rows before the first row that ends the run, and the bad ones among them."""
+    if failure is not None and not stop:
+        raise failure
+    places = sorted(bad)
+    good = np.setdiff1d(np.arange(stop), places)
+    keeps = bool(bad) and node.policy.folder is not None
+    kept = given.take(pa.array(places, pa.int64())) if keeps else None
+    listed = tuple(BadRow(row, bad[row]) for row in places)
+    chunk = made.slice(0, stop) if not bad else made.take(pa.array(good, pa.int64()))
+    return Outcome(chunk, listed, kept, failure)
+
+
+def _views(images: pa.Array) -> list[memoryview | None]:
+    """Returns the bytes of each image, in the memory of the column; None for null."""
+    width: npt.DTypeLike = np.int64 if pa.types.is_large_binary(images.type) else np.int32
+    _, offsets, values = images.buffers()
+    ends = np.frombuffer(offsets, width)[images.offset : images.offset + len(images) + 1].tolist()
+    data = memoryview(b"" if values is None else values).cast("B")
+    found: list[memoryview | None] = [data[start:end] for start, end in itertools.pairwise(ends)]
+    if images.null_count:
+        for row in np.flatnonzero(images.is_null().to_numpy(zero_copy_only=False)).tolist():
+            found[row] = None
+    return found
+
+
+def _as_lists(pixels: pa.Buffer, rows: int, shape: tuple[int, ...], images: pa.Array) -> pa.Array:
+    """Returns pixels as a column, null where there is no image."""
+    column = pa.Array.from_buffers(pa.uint8(), pixels.size, [None, pixels])
+    for size in shape[:0:-1]:
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    mask = images.is_null() if images.null_count else None
+    return pa.FixedSizeListArray.from_arrays(column, shape[0], mask=mask)
+
+
+def pixel_type(shape: tuple[int, ...]) -> pa.DataType:
+    """Returns the type of a column of pixels.
+
+    Example:
+        >>> print(pixel_type((2, 4, 3)))
+        fixed_size_list<item: fixed_size_list<item: fixed_size_list<item: uint8>[3]>[4]>[2]
+    """
+    type = pa.uint8()
+    for size in reversed(shape):
+        type = pa.list_(type, size)
+    return type
+
+
+def _size(given: Any) -> tuple[int, int]:
+    values = (given, given) if isinstance(given, int) else given
+    is_pair = isinstance(values, tuple | list) and len(values) == 2
+    if not is_pair or not all(
+        isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values
+    ):
+        raise PlanError(
+            f"decode_image: size is (height, width) in pixels, or one number for both, got {shown(given)}"
+        )
+    return (values[0], values[1])
+
+
+def _bounds(name: str, given: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, given)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"decode_image: {name} is (least, most), got {shown(given)}") from error
+    if not 0 < low <= high:
+        raise PlanError(f"decode_image: {name} is (least, most), both above 0, got {shown(given)}")
+    return (low, high)

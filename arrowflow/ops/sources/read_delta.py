@@ -1,0 +1,180 @@
+"""`read_delta`: the rows of one version of a Delta Lake table, by the reader of Parquet.
+
+The package `deltalake` reads the log: it tells which files are current, their schema, and the values of partitions. The rows come
+by `Read`, so order, pruning, budgets, ranks and resume are those of `read_parquet`. Three decisions matter.
+
+* **The version is fixed when the dataset is bound**, and a state holds it. A state of another version is refused.
+* **Files are in the order of their paths**, whatever the log's order is.
+* **A table that asks for more than this is refused by name**: deletion vectors that delete rows, mapped columns, and features that
+  came later. Rows that were deleted never come back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, SourceError
+from arrowflow.formats.types import decoded_schema
+from arrowflow.ops.sources.files.partitions import Partitions
+from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.from_memory import from_batches
+from arrowflow.optional import optional
+from arrowflow.plan.node import BindContext, Node
+
+_FEATURES: Final = frozenset(("deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
+"""Features that a reader of the current files need not know, or that are looked at."""
+
+_BY_HAND: Final = "read it by another engine, such as `af.from_arrow(duckdb.sql(\"FROM delta_scan('…')\"))`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadDelta(Read):
+    """The rows of a version of a Delta table, as of `Read`, in the order of the paths of its files.
+
+    Attributes:
+        table: The folder of the table, or its URL.
+        version: The version to read; None until bound for the latest.
+        log_options: Arguments of the client that reads the log.
+    """
+
+    name: ClassVar[str] = "read_delta"
+
+    table: str
+    version: int | None = None
+    log_options: Mapping[str, str] | None = dataclasses.field(
+        default=None, hash=False, compare=False, repr=False
+    )
+
+    @property
+    def operator(self) -> str:
+        return self.name
+
+    def describe(self) -> str:
+        version = "" if self.version is None else f"version {self.version}"
+        if not self.bound:
+            return f"{self.name}({'; '.join(filter(None, (repr(self.table), version)))})"
+        return Read.describe(self).replace("(", f"({version}; ", 1)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns also the version, so that a state of another one is refused."""
+        return {**Read.arguments(self), "version": self.version}
+
+    def identity(self) -> dict[str, Any]:
+        found = Read.identity(self)
+        del found["table"], found["log_options"]
+        return found
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Reads the log, and then what `Read` does for the files of the version."""
+        log = _Log.of(self.table, self.version, self.log_options)
+        if not log.paths:
+            return from_batches([], log.schema).bind((), context)
+        paths = list(log.paths)
+        named = dataclasses.replace(
+            self, version=log.version, paths=paths, partitioning=None, target=log.schema
+        )
+        bound: Any = Read.bind(named, inputs, context)
+        partitions = log.values_of([file.path for file in bound.files])
+        return bound if partitions is None else dataclasses.replace(bound, partitions=partitions).on()
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What the log says of one version.
+
+    Attributes:
+        version: The version.
+        schema: The columns of the table.
+        paths: The files, in order.
+        partitions: The value of each file for each column that only the log has.
+    """
+
+    version: int
+    schema: pa.Schema
+    paths: Sequence[str]
+    partitions: Mapping[str, pa.Array]
+
+    @classmethod
+    def of(cls, table: str, version: int | None, options: Mapping[str, str] | None) -> _Log:
+        """Reads the log.
+
+        Raises:
+            SourceError: There is no such table, or no such version.
+            PlanError: The table needs more than reading its current files.
+        """
+        delta = optional("deltalake", user=ReadDelta.name, extra="delta")
+        try:
+            found = delta.DeltaTable(table, version=version, storage_options=dict(options or {}) or None)
+            protocol, metadata = found.protocol(), found.metadata()
+            actions = pa.table(found.get_add_actions(flatten=True))
+        except Exception as error:
+            raise SourceError(f"the log of the table cannot be read: {error}").locate(
+                operator=ReadDelta.name, file=table
+            ) from error
+        _check(table, found, protocol, metadata)
+        schema = decoded_schema(pa.schema(found.schema().to_arrow()).remove_metadata())
+        paths = [_path(found.table_uri, path) for path in actions.column("path").to_pylist()]
+        order = sorted(range(len(paths)), key=paths.__getitem__)
+        values = {
+            name: actions.column(f"partition.{name}").combine_chunks().take(pa.array(order, pa.int64()))
+            for name in metadata.partition_columns
+            if paths
+        }
+        return cls(found.version(), schema, [paths[number] for number in order], values)
+
+    def values_of(self, files: Sequence[str]) -> Partitions | None:
+        """Returns the columns that only the log has, for the files as their file system lists them."""
+        if not self.partitions:
+            return None
+        assert len(files) == len(self.paths)
+        fields = [self.schema.field(name) for name in self.partitions]
+        arrays = [self.partitions[field.name].cast(field.type) for field in fields]
+        values = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        return Partitions.of(values)
+
+
+def _path(root: str, path: str) -> str:
+    """Returns the path of a file of a table, which the log escapes; a table that was cloned names files of another one."""
+    path = unquote(path)
+    if "://" in path or path.startswith("/"):
+        return path
+    return posixpath.join(root.removeprefix("file://"), path)
+
+
+def _check(table: str, found: Any, protocol: Any, metadata: Any) -> None:
+    """Raises `PlanError` if the files alone do not give the rows of the table."""
+    features = set(protocol.reader_features or ())
+    mapping = metadata.configuration.get("delta.columnMapping.mode", "none")
+    unknown = sorted(features - _FEATURES)
+    text = ""
+    if mapping != "none" or "columnMapping" in features:
+        text = f"its columns have other names in its files (delta.columnMapping.mode={mapping!r})"
+    elif unknown:
+        text = f"it needs the features {', '.join(unknown)}, which are not known here"
+    elif "deletionVectors" in features and _has_deletions(found):
+        text = "rows of its files are deleted by deletion vectors"
+    if text:
+        raise PlanError(
+            f"{text}; {_BY_HAND}, or rewrite it: `OPTIMIZE` of Spark, `REORG TABLE … APPLY (PURGE)`"
+        ).locate(operator=ReadDelta.name, file=table)
+
+
+def _has_deletions(found: Any) -> bool:
+    try:
+        return pa.table(found.deletion_vectors()).num_rows > 0
+    except Exception:  # noqa: BLE001  # it names a vector that cannot be read
+        return True
+
+
+def as_table(table: str | os.PathLike[str]) -> str:
+    """Returns the folder or the URL of a table as a text; a local one as an absolute path."""
+    text = os.fspath(table)
+    return text if "://" in text else os.path.abspath(text)  # links stay

@@ -1,0 +1,355 @@
+"""`read_files`: whole files as rows, their paths, bytes, and perhaps the folder that they lie in.
+
+Four decisions matter.
+
+* **The listing is the footer.** It has the names and the sizes of all files, so rows, splits and the bytes of each call
+  are known before a file is opened, and a row is found by its number. So `shuffle()` without a size reads the files in
+  any order, one by one, and holds none of them.
+* **A split is up to 64 files, or 4 MiB of them**, in the order of the epoch. A call reads a split into one buffer, which is
+  the column: files are copied once, from the system. Over a network a call makes its requests beside each other.
+* **A window of `shuffle(n)` is filled with files from everywhere**: the source permutes single files by (seed, epoch).
+* **A label is the first folder below what the user named**, as PyTorch's and Keras' folders of images have it. The folders'
+  sorted names are an enum, so that the codes are the classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, SourceError
+from arrowflow.formats.protocol import check_unchanged, reading
+from arrowflow.interchange.enums import as_enum
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.order.source_order import permuted
+from arrowflow.ops.order.spans import Places
+from arrowflow.ops.sources.files.list_files import ListFiles
+from arrowflow.ops.sources.files.splits import store_in_run
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.access import SourceOrder
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.shape import Shape
+from arrowflow.plan.traits import Borders, Traits
+from arrowflow.random import FILE_ORDER
+from arrowflow.storage import File, Store
+from arrowflow.types import convert, enum_field
+
+SPLIT_FILES: Final = 64
+"""The most files of a split: 1 to 3 ms of reading, beside which the 0.1 ms of a call are little."""
+
+SPLIT_BYTES: Final = 4 << 20
+"""Bytes of a split: it ends before the file that goes beyond them, but has at least one file."""
+
+MAX_FILE_BYTES: Final = (1 << 31) - 1 - SPLIT_BYTES
+"""The largest file: the offsets of a binary column end at 2 GiB."""
+
+
+IMAGE_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFiles(ListFiles):
+    """The contents of files, one file a row: `path`, `bytes`, and perhaps `label`.
+
+    Row order: as the paths are given; those of a directory or a glob are sorted; before a `shuffle` of a size permuted by
+    (seed, epoch). Memory: the files of one split a call. Deterministic. Resume: seeks to the split, (files before it,).
+
+    Attributes:
+        labels: Whether there is a column `label`, of folders.
+        max_bytes: The most bytes of a file.
+        num_parallel_calls: Splits read at the same time; None for the best number.
+        columns: Names of the columns to read. Set by a rule; None for all.
+        order: The order that a later `shuffle` wants of the files.
+        in_place: Whether a global `shuffle` after it reads the files.
+        label_names: Bound: the names of all labels.
+        codes: Bound: the number of each file's label.
+    """
+
+    name: ClassVar[str] = "read_files"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, new_memory=True)
+    bytes_column: ClassVar[str] = "bytes"
+
+    labels: bool = False
+    max_bytes: int = MAX_FILE_BYTES
+    num_parallel_calls: int | None = None
+    columns: tuple[str, ...] | None = None
+    order: SourceOrder | None = None
+    in_place: bool = False
+    label_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    codes: tuple[int, ...] = field(default=(), compare=False, repr=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns, once bound, a digest of the files, and the labels that the codes stand for."""
+        labels = {"labels": list(self.label_names)} if self.labels else {}
+        return {**ListFiles.arguments(self), **labels}
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Lists the files, and names the labels."""
+        bound: Any = ListFiles.bind(self, inputs, context)
+        for file in bound.files:
+            if file.size > self.max_bytes:
+                raise SourceError(
+                    f"the file has {file.size:,} bytes, and max_bytes is {self.max_bytes:,}; leave it out of the paths, "
+                    "or give a larger max_bytes= (a value of a column has less than 2 GiB)"
+                ).locate(operator=self.name, file=file.path)
+        if self.labels:
+            folders = [_folder(self.name, file) for file in bound.files]
+            numbers = {folder: number for number, folder in enumerate(sorted(set(folders)))}
+            codes = tuple(map(numbers.__getitem__, folders))
+            bound = dataclasses.replace(bound, label_names=tuple(numbers), codes=codes)
+        return bound.on()
+
+    def all_columns(self) -> pa.Schema:
+        """Returns all columns, wanted or not."""
+        fields = [pa.field("path", pa.string()), pa.field(self.bytes_column, pa.binary())]
+        return pa.schema([*fields, enum_field("label", self.label_names)] if self.labels else fields)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        schema = self.all_columns()
+        if self.columns is None:
+            return schema
+        return pa.schema([each for each in schema if each.name in self.columns])
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Leaves columns out; without its contents a file is not opened."""
+        names = tuple(name for name in self.all_columns().names if name in wanted)
+        return dataclasses.replace(self, columns=names).on()
+
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Takes the order over, for single files."""
+        return dataclasses.replace(self, order=order)
+
+    def random_access(self) -> Node:
+        """A file is found by its number. Over a network each call of a `shuffle()` would wait for its files."""
+        assert self.store is not None
+        if not self.store.is_local:
+            raise PlanError(
+                f"shuffle: without buffer_size it reads the files of {self.name} one by one, which have to be local; use "
+                "shuffle(buffer_size), which permutes the files, too"
+            )
+        return dataclasses.replace(self, in_place=True)
+
+    def part(self, first: int, before: int) -> Self:
+        return self._taking(range(len(self.files))[first:before])
+
+    def of_epoch(self, epoch: int) -> Self:
+        node = self
+        if self.order is not None:
+            node = self._taking(permuted(len(self.files), self.order, FILE_ORDER, epoch))
+        return ListFiles.of_epoch(node, epoch)
+
+    def _taking(self, numbers: Sequence[int]) -> Self:
+        return dataclasses.replace(
+            self,
+            files=tuple(self.files[number] for number in numbers),
+            names=tuple(self.names[number] for number in numbers),
+            codes=tuple(self.codes[number] for number in numbers) if self.codes else (),
+        )
+
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[tuple[int], int] | None:
+        """Returns the position of the split with this row; a `shuffle` after it gives each epoch an order of its own."""
+        if self.in_place or (epoch is None and (self.order is not None or self.lane is not None)):
+            return None
+        starts = split_starts(self.of_epoch(epoch or 0).files)
+        start = starts[max(0, bisect_right(starts, rows) - 1)]
+        return (start,), start
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of one task per split."""
+        assert self.store is not None
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: ReadFilesKernel(self.of_epoch(context.epoch), context),
+                position=Shape(tuple[int]),
+                phase="read",
+                engine="python",
+                cost="unknown" if self.store.is_local else "waits",
+                connections=self.store.connections,
+                max_calls=self.num_parallel_calls,
+                facts=lambda: (f"one call for up to {SPLIT_FILES} files",),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadImages(ReadFiles):
+    """As `ReadFiles`, of files that are called as images are."""
+
+    name: ClassVar[str] = "read_images"
+    bytes_column: ClassVar[str] = "image"
+    suffixes: ClassVar[tuple[str, ...]] = IMAGE_SUFFIXES
+
+
+class ReadFilesKernel(SourceKernel):
+    """One task per split, or one task at all if the files are read by their numbers; the position is (files before the next one,)."""
+
+    def __init__(self, node: ReadFiles, context: Context) -> None:
+        self._contents = FileContents.of(node, store_in_run(node.store, context))
+        self._in_place = node.in_place
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the splits from `position` on."""
+        contents = self._contents
+        first = 0 if position is None else position[0]
+        if self._in_place:
+            if not first:
+                yield Task((0, contents.num_rows), Origin(0))
+            return
+        starts = split_starts(contents.files)
+        for split in range(bisect_left(starts, first), len(starts)):
+            stop = starts[split + 1] if split + 1 < len(starts) else contents.num_rows
+            part = contents.slice(starts[split], stop - starts[split])
+            yield Task((starts[split], stop), Origin(split), part.num_bytes)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the files of the split as one chunk."""
+        start, stop = task.payload
+        part = self._contents.slice(start, stop - start)
+        yield Made(part if self._in_place else part.everything(), (stop,))
+
+
+@dataclass(frozen=True, slots=True)
+class FileContents:
+    """Files that are read when a reader asks for them; see `Rows`.
+
+    Attributes:
+        operator: The name in errors.
+        store: The file system.
+        files: The files.
+        names: The path of each, as users see it.
+        codes: The number of each one's label.
+        schema: The columns.
+        bytes_column: The name of the column of contents.
+    """
+
+    operator: str
+    store: Store
+    files: Sequence[File]
+    names: Sequence[str]
+    codes: Sequence[int]
+    schema: pa.Schema
+    bytes_column: str
+
+    buffers: ClassVar[tuple[pa.Buffer, ...]] = ()
+    check: ClassVar[None] = None
+
+    @classmethod
+    def of(cls, node: ReadFiles, store: Store) -> FileContents:
+        """Returns the files of a node, in their order."""
+        schema = node.output_schema(())
+        return cls(node.name, store, node.files, node.names, node.codes, schema, node.bytes_column)
+
+    @property
+    def num_rows(self) -> int:
+        """How many files they are."""
+        return len(self.files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the wanted columns."""
+        reads = self.bytes_column in self.schema.names
+        return sum(
+            len(name) + (file.size if reads else 0) + 12
+            for file, name in zip(self.files, self.names, strict=True)
+        )
+
+    def slice(self, offset: int, length: int | None = None) -> FileContents:
+        """See `Rows.slice`."""
+        stop = None if length is None else offset + length
+        return dataclasses.replace(
+            self, files=self.files[offset:stop], names=self.names[offset:stop], codes=self.codes[offset:stop]
+        )
+
+    def gather(self, places: Places) -> pa.RecordBatch:
+        """See `Rows.gather`."""
+        numbers = places.tolist()
+        taken = dataclasses.replace(
+            self,
+            files=[self.files[number] for number in numbers],
+            names=[self.names[number] for number in numbers],
+            codes=[self.codes[number] for number in numbers] if self.codes else (),
+        )
+        return taken.everything()
+
+    def everything(self) -> pa.RecordBatch:
+        """Returns the rows of all its files, which it reads."""
+        columns = []
+        for each in self.schema:
+            if each.name == "path":
+                columns.append(convert(pl.Series(self.names, dtype=pl.String).to_arrow(), pa.string()))
+            elif each.name == self.bytes_column:
+                columns.append(self._read())
+            else:
+                columns.append(as_enum(pl.Series(self.codes, dtype=pl.UInt32).to_arrow(), each))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _read(self) -> pa.Array:
+        ends = np.cumsum([0, *(file.size for file in self.files)], dtype=np.int64)
+        values = pa.allocate_buffer(int(ends[-1]))
+        view = np.frombuffer(values, np.uint8)
+        self.store.together(
+            [
+                partial(self._read_file, file, view[start:stop])
+                for file, start, stop in zip(self.files, ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+            ]
+        )
+        offsets = pa.py_buffer(ends.astype(np.int32))
+        return pa.Array.from_buffers(pa.binary(), len(self.files), [None, offsets, values])
+
+    def _read_file(self, file: File, memory: npt.NDArray[np.uint8]) -> None:
+        """Reads a file into memory of its size."""
+        with reading(self.operator, file):
+            if not self.store.is_local:
+                if file.size:
+                    memory[:] = np.frombuffer(self.store.fetch(file, [(0, file.size)])[0], np.uint8)
+                return
+            with open(file.path, "rb", buffering=0) as stored:  # noqa: PTH123  (`Path.open` takes twice as long)
+                rest = memory.data
+                while len(rest) and (read := stored.readinto(rest)):
+                    rest = rest[read:]
+            check_unchanged(file)
+            if len(rest):
+                raise SourceError(f"expected {file.size:,} bytes, found {file.size - len(rest):,}")
+
+
+def split_starts(files: Sequence[File]) -> list[int]:
+    """Returns the number of the first file of each split.
+
+    Example:
+        >>> split_starts([File("a", "a", 3 << 20), File("b", "b", 2 << 20), File("c", "c", 9 << 20)])
+        [0, 1, 2]
+    """
+    ends = np.cumsum([file.size for file in files], dtype=np.int64)
+    starts, at, before = [], 0, 0
+    while at < len(files):
+        starts.append(at)
+        fits = int(np.searchsorted(ends, before + SPLIT_BYTES, side="right"))
+        at = max(at + 1, min(fits, at + SPLIT_FILES))
+        before = int(ends[at - 1])
+    return starts
+
+
+def _folder(operator: str, file: File) -> str:
+    """Returns the name of the first folder below what the user named."""
+    folder, slash, _ = file.path[file.start or 0 :].lstrip("/").partition("/")
+    if file.start is None or not slash:
+        raise SourceError(
+            "the file lies in no folder below the named one, so there is no label for it; name the folder that holds a "
+            "folder a label, or pass labels=None"
+        ).locate(operator=operator, file=file.path)
+    return folder

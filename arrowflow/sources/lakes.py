@@ -1,0 +1,68 @@
+"""Datasets of tables of lakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from arrowflow.bad_rows import BadRowPolicy
+from arrowflow.dataset import Dataset
+from arrowflow.errors import PlanError, shown
+from arrowflow.formats import find
+from arrowflow.ops.sources.read_delta import ReadDelta, as_table
+from arrowflow.options import AUTOTUNE, parallel_calls
+
+
+def read_delta(
+    table: str | PathLike[str],
+    *,
+    version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    filesystem: Any = None,
+    num_parallel_calls: int = AUTOTUNE,
+) -> Dataset:
+    """Reads one version of a Delta Lake table, row group by row group, in the order of the paths of its files.
+
+    The package `deltalake` (extra `delta`) reads the log. Columns are those of the table; of a file that is older than a
+    column the values are null. Filters and columns are pushed down as of `read_parquet`, and files of partitions that a
+    filter rules out are not opened. The version is fixed when the dataset is bound. A state holds it, and goes on with the
+    same version alone: give `version=` where the table grows meanwhile.
+
+    Args:
+        table: The folder of the table, or its URL.
+        version: The version to read; by default the latest.
+        storage_options: Arguments of the client by which `deltalake` reads the log.
+        filesystem: A file system of `pyarrow.fs` or fsspec for the files. By default the paths tell it.
+        num_parallel_calls: Calls that decode at the same time.
+
+    Raises:
+        SourceError: There is no such table or version, or a file is missing; when the dataset is bound or read.
+        PlanError: The table needs more than reading its files, such as deletion vectors or mapped columns; says what.
+        MissingPackageError: `deltalake` is not installed.
+
+    Example:
+        >>> import arrowflow as af, deltalake, pyarrow as pa, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> deltalake.write_deltalake(folder, pa.table({"x": [1, 2, 3]}))
+        >>> _ = deltalake.DeltaTable(folder).delete("x = 2")
+        >>> af.read_delta(folder).to_table().to_pydict()
+        {'x': [1, 3]}
+        >>> af.read_delta(folder, version=0).num_rows
+        3
+    """
+    given: Any = version
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+        raise PlanError(f"read_delta: version is a number from 0 on, got {shown(version)}")
+    return Dataset(
+        ReadDelta(
+            format=find("parquet"),
+            paths=(),
+            filesystem=filesystem,
+            table=as_table(table),
+            version=version,
+            log_options=None if storage_options is None else dict(storage_options),
+            num_parallel_calls=parallel_calls("read_delta", num_parallel_calls),
+            policy=BadRowPolicy("raise"),
+        )
+    )

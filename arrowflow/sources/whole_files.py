@@ -1,0 +1,126 @@
+"""Datasets whose rows are whole files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from arrowflow.dataset import Dataset
+from arrowflow.errors import PlanError, shown
+from arrowflow.ops.sources.read_files import MAX_FILE_BYTES, ReadFiles, ReadImages
+from arrowflow.options import AUTOTUNE, parallel_calls, parse_bytes
+from arrowflow.sources.readers import Paths
+from arrowflow.storage import place_of
+
+
+def read_files(
+    paths: Paths,
+    *,
+    labels: Literal["folder"] | None = None,
+    max_bytes: int | str | None = None,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    num_parallel_calls: int = AUTOTUNE,
+) -> Dataset:
+    """Reads whole files, one a row: `path` as text and `bytes` as binary, in the order of `paths`.
+
+    Files are listed when the dataset is bound, and opened when their rows are needed; without `bytes` (as after
+    `select("path")`) they are not opened. The number of rows is known at once. `shuffle(n)` also permutes the files;
+    `shuffle()` without a size reads local files in any order. Resume seeks. Memory: up to 64 files or 4 MiB a call, or one
+    larger file.
+
+    Args:
+        paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory
+            gives all files in it and in its folders, but no names that start with `.` or `_`.
+        labels: `"folder"` adds a column `label`: the name of the first folder below the directory, or below what stands
+            before the wildcards of a glob. It is an enum of the sorted names, which loaders hand out as numbers.
+        max_bytes: The most bytes of a file, as a number or as a text like `"4MiB"`. A larger file is an error when the
+            dataset is bound. By default the most that a value can have, some 2 GiB.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
+        num_parallel_calls: Calls at the same time.
+
+    Raises:
+        SourceError: A path is missing, a glob or a directory is empty, a file is larger than `max_bytes` or lies in no
+            folder that could be its label; when the dataset is bound. Or a file has changed since, or cannot be read.
+        PlanError: An argument makes no sense.
+
+    Example:
+        >>> import arrowflow as af, pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in "cat", "dog":
+        ...     (folder / name).mkdir()
+        ...     _ = (folder / name / "a.txt").write_text(f"I am a {name}.")
+        >>> af.read_files(folder, labels="folder").select("bytes", "label").to_table().to_pylist()[1]
+        {'bytes': b'I am a dog.', 'label': 'dog'}
+    """
+    return _dataset(ReadFiles, paths, labels, max_bytes, filesystem, storage_options, num_parallel_calls)
+
+
+def read_images(
+    paths: Paths,
+    *,
+    labels: Literal["folder"] | None = None,
+    max_bytes: int | str | None = None,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    num_parallel_calls: int = AUTOTUNE,
+) -> Dataset:
+    """Reads files of images, one a row: `path` as text, `image` as the encoded bytes, and perhaps `label`.
+
+    As `read_files`, but a directory gives only files that end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, `.tif` or
+    `.tiff`. `Dataset.decode_image` makes pixels of them. Shuffle before it, while images are small:
+    `af.read_images(folder, labels="folder").shuffle().decode_image("image", 224, crop="random", flip=True).batch(128)`.
+
+    Args:
+        paths: As for `read_files`.
+        labels: As for `read_files`: `"folder"` gives a folder of images for each class its number.
+        max_bytes: As for `read_files`.
+        filesystem: As for `read_files`.
+        storage_options: As for `read_files`.
+        num_parallel_calls: As for `read_files`.
+
+    Raises:
+        SourceError: As of `read_files`.
+        PlanError: As of `read_files`.
+
+    Example:
+        >>> import arrowflow as af, cv2, numpy as np, pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in "cat", "dog":
+        ...     (folder / name).mkdir()
+        ...     _ = cv2.imwrite(str(folder / name / "a.png"), np.zeros((20, 30, 3), np.uint8))
+        >>> images = af.read_images(folder, labels="folder").decode_image("image", (8, 8)).batch(2)
+        >>> batch = next(iter(images.to_numpy()))
+        >>> batch["image"].shape, batch["label"]
+        ((2, 8, 8, 3), array([0, 1], dtype=uint8))
+    """
+    return _dataset(ReadImages, paths, labels, max_bytes, filesystem, storage_options, num_parallel_calls)
+
+
+def _dataset(
+    kind: type[ReadFiles],
+    paths: Paths,
+    labels: Any,
+    max_bytes: int | str | None,
+    filesystem: Any,
+    storage_options: Mapping[str, Any] | None,
+    num_parallel_calls: int,
+) -> Dataset:
+    operator = kind.name
+    if labels not in ("folder", None):
+        raise PlanError(f"{operator}: labels is 'folder' or None, got {shown(labels)}")
+    most = MAX_FILE_BYTES if max_bytes is None else parse_bytes("max_bytes", max_bytes)
+    if most > MAX_FILE_BYTES:
+        raise PlanError(
+            f"{operator}: max_bytes is at most {MAX_FILE_BYTES:,}, the most that a value has, got {most:,}"
+        )
+    return Dataset(
+        kind(
+            paths=paths,
+            filesystem=place_of(operator, filesystem, storage_options),
+            labels=labels is not None,
+            max_bytes=most,
+            num_parallel_calls=parallel_calls(operator, num_parallel_calls),
+        )
+    )

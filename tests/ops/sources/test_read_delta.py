@@ -1,0 +1,144 @@
+"""`read_delta`: each version of a table has the rows that `deltalake` reads by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from arrowflow.testing import check_dataset
+from tests.ops.tables import refused
+
+deltalake = pytest.importorskip("deltalake")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Versions: rows in partitions with odd names, rows deleted, a column that came later, all rows gone."""
+    folder = tmp_path_factory.mktemp("delta") / "table"
+    first = pa.table({"x": range(10), "part": ["a", "b", None, "c d/%", "ü"] * 2, "s": [None] * 9 + ["z"]})
+    deltalake.write_deltalake(folder, first, partition_by=["part"])
+    deltalake.write_deltalake(folder, first.set_column(0, "x", pa.array(range(10, 20))), mode="append")
+    deltalake.DeltaTable(folder).delete("x = 3 or x = 14")
+    wider = pa.table({"x": [100], "part": ["a"], "s": ["n"], "new": [1.5]})
+    deltalake.write_deltalake(folder, wider, mode="append", schema_mode="merge")
+    deltalake.DeltaTable(folder).delete()
+    return folder
+
+
+def rows(found: pa.Table) -> list[dict[str, Any]]:
+    return sorted(found.to_pylist(), key=lambda row: (row["x"], str(row)))
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_has_the_rows_that_its_own_library_reads(table: Path, version: int) -> None:
+    theirs = deltalake.DeltaTable(table, version=version).to_pyarrow_table()
+    ours = af.read_delta(table, version=version)
+    assert ours.schema.names == theirs.schema.names
+    assert rows(ours.to_table()) == rows(theirs)
+    assert ours.num_rows == theirs.num_rows
+
+
+def test_filters_open_only_the_files_of_their_partitions(table: Path, tmp_path: Path) -> None:
+    ds = af.read_delta(table, version=3)
+    for predicate in (
+        pl.col("part") == "c d/%",
+        pl.col("part").is_null(),
+        pl.col("x") > 12,
+        pl.col("new") > 1,
+    ):
+        whole = pl.DataFrame(ds.to_table()).filter(predicate)
+        assert rows(ds.filter(predicate).to_table()) == rows(whole.to_arrow())
+    assert "folders rule out" in ds.filter(pl.col("part") == "a").explain()
+
+
+def test_contracts(table: Path) -> None:
+    check_dataset(lambda: af.read_delta(table, version=3).batch(4))
+    check_dataset(lambda: af.read_delta(table, version=3).shuffle(8, seed=1).batch(4), epochs_differ=True)
+
+
+def test_a_state_goes_on_with_its_own_version_alone(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"x": range(10)}))
+    with iter(af.read_delta(tmp_path / "t").batch(2)) as batches:
+        next(batches)
+        state = batches.state_dict()
+    deltalake.DeltaTable(tmp_path / "t").delete("x = 5")
+    with iter(af.read_delta(tmp_path / "t").batch(2)) as later:
+        refused(af.StateError, lambda: later.load_state_dict(state), "version")
+    with iter(af.read_delta(tmp_path / "t", version=0).batch(2)) as same:
+        same.load_state_dict(state)
+        assert [value for batch in same for value in batch["x"].to_pylist()] == list(range(2, 10))
+
+
+def test_the_version_is_fixed_once_it_is_bound(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"x": [1]}))
+    ds = af.read_delta(tmp_path / "t")
+    assert ds.num_rows == 1 and "version 0" in ds.explain() and str(tmp_path) in repr(ds)
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"x": [2]}), mode="append")
+    assert ds.num_rows == 1
+    assert af.read_delta(tmp_path / "t").num_rows == 2
+
+
+def with_protocol(folder: Path, features: list[str], **configuration: str) -> Path:
+    """Returns a copy of a table whose log asks for more."""
+    deltalake.write_deltalake(folder, pa.table({"x": [1]}))
+    log = folder / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 3, "minWriterVersion": 7} | {
+                "readerFeatures": features,
+                "writerFeatures": features,
+            }
+        if "metaData" in action:
+            action["metaData"]["configuration"] = configuration
+    log.write_text("\n".join(map(json.dumps, actions)))
+    return folder
+
+
+def test_tables_that_ask_for_more_are_refused(tmp_path: Path) -> None:
+    mapped = with_protocol(tmp_path / "mapped", ["columnMapping"], **{"delta.columnMapping.mode": "name"})
+    later = with_protocol(tmp_path / "later", ["later"])
+    plain = with_protocol(tmp_path / "plain", ["deletionVectors"])
+    with pytest.raises(
+        (af.PlanError, af.SourceError), match=r"read_delta: .*(columnMapping|column mapping|mapped)"
+    ):
+        _ = af.read_delta(mapped).schema
+    with pytest.raises((af.PlanError, af.SourceError), match=r"read_delta: .*later"):
+        _ = af.read_delta(later).schema
+    assert af.read_delta(plain).num_rows == 1
+
+
+def test_bad_input(tmp_path: Path, table: Path) -> None:
+    cases: list[tuple[type[Exception], Callable[[], object], str]] = [
+        (af.SourceError, lambda: af.read_delta(tmp_path / "none").schema, "none"),
+        (af.SourceError, lambda: af.read_delta(table, version=99).schema, "99"),
+        (af.PlanError, lambda: af.read_delta(table, version=-1), "version is a number from 0 on"),
+        (af.PlanError, lambda: af.read_parquet(table).schema, 'af.read_delta("…")'),
+    ]
+    for error, call, text in cases:
+        refused(error, call, text)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("name", "version", "count"),
+    [("delta-0.8.0", 1, 4), ("delta-0.8.0", 0, 5), ("table-with-dv-small", 0, 10)],
+)
+def test_tables_of_others(name: str, version: int, count: int) -> None:
+    assert (
+        af.read_delta(Path(os.environ["ARROWFLOW_CORPUS"], "delta", name), version=version).num_rows == count
+    )
+
+
+@pytest.mark.corpus
+def test_deletion_vectors_are_refused() -> None:
+    folder = Path(os.environ["ARROWFLOW_CORPUS"], "delta", "table-with-dv-small")
+    refused(af.PlanError, lambda: af.read_delta(folder).schema, "deleted by deletion vectors", "duckdb")
