@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDERS: Final = ("executor", "ops", "kernels", "formats", "expr")
@@ -26,7 +26,7 @@ PAIRS: Final[list[tuple[type[ast.AST], type[ast.AST]]]] = [
     (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
     (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv), (ast.Mod, ast.FloorDiv), (ast.And, ast.Or),
 ]  # fmt: skip
-OTHER: Final = dict(PAIRS) | {b: a for a, b in PAIRS}
+OTHER: Final[dict[Any, Any]] = dict(PAIRS) | {b: a for a, b in PAIRS}
 Change = tuple[ast.expr, str]
 """An expression, and the source of another one for its place."""
 
