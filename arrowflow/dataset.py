@@ -98,8 +98,10 @@ from arrowflow.ops.rows.take import Take
 from arrowflow.ops.rows.take_while import TakeWhile
 from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
+from arrowflow.ops.sources.from_memory import FromMemory
 from arrowflow.options import AUTOTUNE, OnError, Options, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
@@ -230,13 +232,13 @@ class Dataset:
         if self._prepared is None and self._plan.in_memory:
             with suppress(ArrowflowError):  # told where the dataset is used
                 self._ready()
-        names, prepared = self._plan.foreseen, self._prepared
+        foreseen, prepared = self._plan.foreseen, self._prepared
         if prepared is not None:
             lines += _shown_count(*prepared.known_count)
         if prepared is not None and prepared.bound.schema is not None:
             lines += ["columns", *(f"  {field.name}: {field.type}" for field in prepared.bound.schema)]
-        elif names is not None:
-            lines += ["columns", *(f"  {name}" for name in names)]
+        elif foreseen is not None:
+            lines += ["columns", *(f"  {name}" for name in foreseen.names)]
         return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
@@ -2450,7 +2452,8 @@ class Dataset:
             writer.check()
             with Run(prepared, EpochCounter(), RecordBatches()) as running:
                 schema, batches = _with_schema(prepared.bound.schema, running)
-                stored = [node.stored_schema for node in post_order(prepared.bound)]
+                sources = [node for node in post_order(prepared.bound) if isinstance(node, Read | FromMemory)]
+                stored = [source.stored_schema for source in sources]
                 return writer.write(
                     batches, with_metadata(schema, [each for each in stored if each is not None])
                 )

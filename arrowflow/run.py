@@ -32,6 +32,8 @@ from arrowflow.physical.positions import check_position
 from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import MAX_WAITING_CALLS, StageKey, StageLimits
 from arrowflow.plan.bind import bind, options_of
+from arrowflow.plan.file_source import FileSource
+from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import SharedByEpochs
@@ -75,8 +77,8 @@ class Prepared:
         return all(source.is_current for source in self._sources)
 
     @cached_property
-    def _sources(self) -> list[Node]:
-        return [node for node in post_order(self.bound) if not node.inputs]
+    def _sources(self) -> list[FileSource]:
+        return [node for node in post_order(self.bound) if isinstance(node, FileSource)]
 
     @property
     def num_rows(self) -> Count:
@@ -117,7 +119,7 @@ class Prepared:
 
     def let_go(self) -> None:
         """Ends what all runs share beyond their end; the next run makes it anew."""
-        _let_go(post_order(self.optimised))
+        _let_go(_split(self.optimised))
 
     def learn_count(self, rows: int, batches: int) -> None:
         """Takes note of the last whole epoch, if others have as many rows and batches. Any thread."""
@@ -160,21 +162,25 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
         and optimised.operators_merged() == ("select",)
     ):
         (optimised,) = optimised.inputs
-    optimised = reduce(lambda plan, node: node.at_end(plan), post_order(optimised), optimised)
+    optimised = reduce(lambda plan, node: node.at_end(plan), _split(optimised), optimised)
     chain = plan_chain(optimised, options)
     forget_compiled()
     seconds = clock.now() - began
     prepared = Prepared(
         bound=bound, optimised=optimised, applied=applied, chain=chain, options=options, seconds=seconds
     )
-    lasting = [node for node in post_order(optimised) if type(node).let_go is not Node.let_go]
+    lasting = [node for node in _split(optimised) if type(node).let_go is not InLanes.let_go]
     if lasting:
         # An engine that has ended refers to its nodes until garbage is collected, which may be never.
         weakref.finalize(prepared, _let_go, lasting).atexit = False
     return prepared
 
 
-def _let_go(nodes: Iterable[Node]) -> None:
+def _split(plan: Node) -> list[InLanes]:
+    return [node for node in post_order(plan) if isinstance(node, InLanes)]
+
+
+def _let_go(nodes: Iterable[InLanes]) -> None:
     for node in nodes:
         node.let_go()
 

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from arrowflow.errors import StateError
 from arrowflow.physical.stage import Chain
-from arrowflow.plan.change import Change
+from arrowflow.plan.change import Change, Changeable
+from arrowflow.plan.file_source import FileSource
+from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position, lanes_in, listed, settled, text_of, tupled
 from arrowflow.plan.shape import checked
@@ -78,8 +80,8 @@ def identify(plan: Node, chain: Chain, *, deterministic: bool) -> dict[str, Any]
         "functions": functions,
         "shape": chain.shape(),
     }
-    numbered = enumerate(_identified(plan))
-    if contents := {str(number): list(found) for number, node in numbered if (found := node.contents())}:
+    sources = [(str(at), node) for at, node in enumerate(_identified(plan)) if isinstance(node, FileSource)]
+    if contents := {number: list(found) for number, node in sources if (found := node.contents())}:
         what[_CONTENTS] = contents
     if borders := _borders(_identified(plan)):
         what[_BORDERS] = borders
@@ -205,7 +207,7 @@ def _missing_lanes(position: Position, plan: Node) -> list[str]:
     """
     at = lanes_in(position)
     found = set() if at is None else {mark.lane for mark in at.lanes}
-    for node in post_order(plan):
+    for node in [node for node in post_order(plan) if isinstance(node, InLanes)]:
         missing = sorted(set(node.own_lanes) - found)
         again = node.lanes_from_start(missing, at.step) if at is not None and missing else ()
         if at is not None and again:
@@ -327,7 +329,7 @@ def _compare_contents(found: Mapping[str, Any], nodes: Sequence[Node]) -> None:
     """Raises `StateError` if files were rewritten: the rows before a place would be others than those delivered."""
     for number, node in enumerate(nodes):
         then = found.get(str(number))
-        change = node.changed_contents(then) if then else None
+        change = node.changed_contents(then) if then and isinstance(node, FileSource) else None
         if change is not None:
             raise StateError(
                 f"{node.name}: {change} than when the state was taken, though its size is the same: it was written again; "
@@ -372,7 +374,7 @@ def _compare_order(found: list[Any] | None, expected: list[Any] | None) -> None:
 def _change(node: Node, theirs: Sequence[Any]) -> Change | None:
     """Returns the change of an operator, if that is all in which the state differs."""
     name, arguments = theirs
-    change = node.change_since(arguments) if name == node.name else None
+    change = node.change_since(arguments) if name == node.name and isinstance(node, Changeable) else None
     return None if change is None or _plain(_shortened(change.arguments)) != arguments else change
 
 
@@ -430,16 +432,16 @@ def check_resumable(plan: Node, chain: Chain, *, deterministic: bool) -> None:
             "the option out"
         ).locate(operator=name)
     for node in post_order(plan):
-        if not deterministic and node.own_lanes:
+        if not deterministic and isinstance(node, InLanes) and node.own_lanes:
             raise StateError(
                 f"{node.name}: with deterministic=False ranks have no batches in common, so there is no state for all of "
                 "them; leave the option out"
             ).locate(operator=node.name)
-        if node.resume is Resume.NONE and node.inputs:
+        if node.traits.resume is Resume.NONE and node.inputs:
             raise StateError(
                 f"{node.name}: with deterministic=False it keeps no order, so a state has no place to return to"
             ).locate(operator=node.name)
-        if node.resume is Resume.NONE:
+        if node.traits.resume is Resume.NONE:
             raise StateError(
                 f"{node.name}: a one-shot stream cannot be read again from its start; give `from_arrow` something "
                 "that can (a table, a list of batches, a dataset), or write it to a file first"

@@ -55,6 +55,23 @@ FIXED: Final[dict[int, np.dtype[Any]]] = {
 }
 
 
+_UNTYPED: Final = {b"arrowflow.untyped": b""}
+
+
+class UntypedError(Exception):
+    """A question for types was asked of columns whose names alone are known."""
+
+
+def untyped(names: Sequence[str]) -> pa.Schema:
+    """Returns a schema of columns whose types are not known."""
+    return pa.schema([(name, pa.null()) for name in names], metadata=_UNTYPED)
+
+
+def is_untyped(schema: pa.Schema) -> bool:
+    """Returns whether only the names of the columns are known, so that a check of their types has to wait."""
+    return bool(schema.metadata == _UNTYPED)
+
+
 def normalise(type: pa.DataType) -> pa.DataType:
     """Returns the type that a column of `type` has inside a pipeline.
 

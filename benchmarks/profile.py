@@ -112,7 +112,7 @@ def _origin(made: Any, origin: Any) -> Any:
 
 def parts(name: str) -> harness.Measurement:
     """Measures the kernels of a workload."""
-    from arrowflow.interchange.to_numpy import arrays_of, column_exports
+    from arrowflow.interchange.converted import arrays_of, column_exports
     from arrowflow.run import prepare
 
     chain = prepare(PIPELINES[name]()._plan).chain

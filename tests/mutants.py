@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import os
 import random
 import shutil
@@ -17,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDERS: Final = ("executor", "ops", "kernels", "formats", "expr")
@@ -25,7 +26,7 @@ PAIRS: Final[list[tuple[type[ast.AST], type[ast.AST]]]] = [
     (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
     (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv), (ast.Mod, ast.FloorDiv), (ast.And, ast.Or),
 ]  # fmt: skip
-OTHER: Final = dict(PAIRS) | {b: a for a, b in PAIRS}
+OTHER: Final[dict[Any, Any]] = dict(PAIRS) | {b: a for a, b in PAIRS}
 Change = tuple[ast.expr, str]
 """An expression, and the source of another one for its place."""
 
@@ -70,14 +71,24 @@ def nearest(module: Path, copy: Path) -> Iterator[Path]:
             yield path
 
 
-def noticed(copy: Path, module: Path, seconds: float) -> str:
+def noticed(copy: Path, module: Path, *, seconds: float, steps: int) -> str:
     """Runs the tests; returns where one of them failed, or nothing."""
     done: list[str] = []
-    for path in nearest(module, copy):
-        command = ["-m", "pytest", "-xqm", "not slow", "-p", "no:cacheprovider", *done, str(path)]
+    for path in itertools.islice(nearest(module, copy), steps):
+        command = [
+            "-m",
+            "pytest",
+            "-xqm",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "faulthandler_timeout=0",
+            *done,
+        ]
         environment = os.environ | {"PYTHONPATH": str(copy), "CI": "true"}
         with subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, *command, str(path)],
             cwd=copy,
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -101,6 +112,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=600, help="the time limit of one run of tests")
+    parser.add_argument(
+        "--steps", type=int, default=9, help="how far from the module tests may lie: 2 is its folder"
+    )
     arguments = parser.parse_args()
     files = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
@@ -121,7 +135,7 @@ def main() -> None:
             (copy / module).write_text(
                 changed((ROOT / module).read_text(encoding="utf-8"), change), encoding="utf-8"
             )
-            where = noticed(copy, module, arguments.seconds)
+            where = noticed(copy, module, seconds=arguments.seconds, steps=arguments.steps)
         told = f"killed by {where}" if where else "SURVIVED"
         print(f"{module}:{line}: {ast.unparse(change[0])} -> {change[1]}: {told}", flush=True)
 

@@ -11,7 +11,10 @@ import pytest
 
 import arrowflow as af
 
-READERS = [af.read_parquet, af.read_ipc, af.read_csv, af.read_json, af.read_tfrecord]
+READERS = [
+    getattr(af, f"read_{name}")
+    for name in ("parquet", "ipc", "csv", "json", "text", "webdataset", "tfrecord")
+]
 LOADERS = [getattr(af.Dataset, f"to_{name}") for name in ("numpy", "dlpack", "torch", "torch_dataset", "jax")]
 
 

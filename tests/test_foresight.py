@@ -20,7 +20,7 @@ import pytest
 import arrowflow as af
 from arrowflow.plan import foresight
 from tests import warm
-from tests.ops.tables import refused
+from tests.ops.tables import ALL_TYPES, OPERATORS, refused
 
 Write = Callable[[af.Dataset], Any]
 TABLE = pa.table({"price": [1, 2], "tax": [0.5, 0.5]})
@@ -138,6 +138,22 @@ def test_to_write_a_plan_reads_nothing(files: Path, monkeypatch: pytest.MonkeyPa
     again = pickle.loads(pickle.dumps(after))
     with pytest.raises(AssertionError, match="something was bound"):
         again.select("price")
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_types_that_are_not_known_are_no_fault(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of types waits for binding: it would find a fault in columns without types, and read files to make sure."""
+    pq.write_table(ALL_TYPES.select(["row", "text", "list"]), tmp_path / "a.parquet")
+    ds = af.read_parquet(tmp_path)
+    assert ds.schema.names == ["row", "text", "list"]
+
+    def reads(*arguments: object) -> None:
+        raise AssertionError("something was bound")
+
+    monkeypatch.setattr(foresight, "bind", reads)
+    OPERATORS[name](ds)
 
 
 def test_to_write_a_plan_starts_no_threads_of_polars() -> None:

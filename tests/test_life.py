@@ -486,9 +486,15 @@ threading.Thread(target=interrupt, daemon=True).start()
 def test_ctrl_c_does_not_wait_for_a_function_that_blocks() -> None:
     script = CTRL_C + textwrap.dedent("""
     folder = pathlib.Path(tempfile.mkdtemp())
+
+    class Blocks:
+        __call__ = staticmethod(block)
+
     blocking = {
         "map": af.range(10).map(block),
         "map_rows": af.range(10).map_rows(block),
+        "filter": af.range(10).filter(Blocks),
+        "Blocks": af.range(10).scan(0, Blocks),  # its thread alone: an interrupt has ended the caller's wait
         "from_generator": af.from_generator(rows, schema=pa.schema({"id": pa.int64()})).batch(2),
     }
     ways = {

@@ -197,6 +197,15 @@ def test_a_stream_goes_on_at_its_row_wherever_it_is_cut() -> None:
 
     check_resume(lambda: af.from_arrow(CutsAnew(NUMBERS)).batch(3))
 
+    def turned(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.take(pa.array(range(batch.num_rows))[::-1])
+
+    pieces = af.Options(max_chunk_rows=5)
+    expected = batches_of(af.from_arrow(Streams(NUMBERS)).map(turned).batch(3).with_options(pieces))
+    found = af.from_arrow(CutsAnew(NUMBERS)).map(turned).batch(3).with_options(pieces)
+    assert_same_rows(batches_of(found), expected)
+    check_resume(lambda: af.from_arrow(CutsAnew(NUMBERS)).map(turned).batch(3).with_options(pieces))
+
 
 def test_a_stream_of_other_columns_than_before_is_an_error() -> None:
     class Changes:

@@ -59,7 +59,7 @@ def test_a_state_is_small_json_whatever_the_window() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, np.int64(3), b"x"])
 def test_a_position_that_json_would_change_is_refused(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
     """A mistake in an operator, which would else come out only on the way back."""
-    monkeypatch.setattr(take, "Counted", lambda before, rows: (before, value))
+    monkeypatch.setattr(take.TakeKernel, "position", staticmethod(lambda before, rows: (before, value)))
     with iter(af.range(9).take(5)) as iterator:
         next(iterator)
         refused(af.StateError, iterator.state_dict, "take", repr(value), "finite numbers")

@@ -188,15 +188,13 @@ class Policy:
     def _grow(self, window: RunWindow) -> None:
         """The consumer waits: tries the first change that could help, the most downstream stage first."""
         idle = window.cores < BUSY * self._cpu_budget
+        whole = window.with_unfinished() if idle else window  # once: there may be thousands of inputs
         for key, part in window.tunable():
-            if self._room_for_calls(key, part) or (
-                idle
-                and (
-                    self._longer_line(key, part, window)
-                    or self._more_calls(key, part, window)
-                    or self._alone(key, part, window)
-                )
-            ):
+            if self._room_for_calls(key, part):
+                return
+            if idle and (self._longer_line(key, part, window) or self._more_calls(key, part, window)):
+                return
+            if idle and self._alone(key, part, whole):
                 return
         for key, part in window.tunable()[:1]:
             self._more_room(key, part, window)
@@ -254,7 +252,8 @@ class Policy:
     def _alone(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
         """Lets calls run one at a time where a few at a time use no more than one core.
 
-        So do those that hold the interpreter lock, and those that wait; what they do alone tells which.
+        So do those that hold the interpreter lock, and those that wait; what they do alone tells which. The window counts
+        calls that have not ended, too.
         """
         memory, stage = self._stages[key], part.stage
         if not memory.may("alone", self._now):
@@ -265,7 +264,6 @@ class Policy:
             self._set(key, max_calls=calls, reason="it may not hold the lock of the interpreter any more")
             self._settle()
             return True
-        window = window.with_unfinished()
         part = window.stages[key]
         # Short calls count where they end: while more of them run than were counted, what they use is not known.
         if not window.says_something or part.in_flight + 1 < stage.running:

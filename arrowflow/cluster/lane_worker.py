@@ -30,6 +30,7 @@ from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.positions import check_position
 from arrowflow.physical.totals import since
 from arrowflow.physical.tuning import StageKey, StageLimits, StageStatistics
+from arrowflow.plan.file_source import FileSource
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.walk import post_order, rewritten
@@ -191,7 +192,8 @@ class LaneWorker:
 
     def ready(self) -> Ready:
         """Returns what the consumer wants to know before it asks for rows."""
-        files = [path for node in post_order(self._plan) for path in node.local_files()]
+        sources = [node for node in post_order(self._plan) if isinstance(node, FileSource)]
+        files = [path for source in sources for path in source.local_files()]
         missing = next((path for path in files if not Path(path).exists()), None)
         return Ready(socket.gethostname(), os.getpid(), missing)
 

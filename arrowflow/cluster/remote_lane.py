@@ -21,6 +21,7 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.tuning import WorkerStatistics
+from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -28,7 +29,7 @@ from arrowflow.plan.walk import post_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteLane(Operator):
+class RemoteLane(Operator, InLanes):
     """The rows of one lane of a split, or of a whole plan, which a worker of a cluster runs: its input.
 
     Row order: the lane's. Memory: a piece, and one on its way. Resume: the lane's positions.
@@ -58,6 +59,10 @@ class RemoteLane(Operator):
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         return self.schema
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """What comes lies in the object store, which nobody may write."""
+        return False
 
     def let_go(self) -> None:
         self.session.let_go()
@@ -179,7 +184,7 @@ class RemoteKernel(SourceKernel):
         same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
         node.session.connect(
             lambda: packed(work, same),
-            lanes=work.own_lanes or range(1),
+            lanes=(isinstance(work, InLanes) and work.own_lanes) or range(1),
             own=node.own,
             functions=[
                 each.title for each in post_order(work) if isinstance(each, Operator) and each.functions()

@@ -229,7 +229,7 @@ class Engine(Run):
         self.processes.leave(max(deadline - self.clock.now(), killed_patience))
         if not self.pool.threads:
             self.abandoned.close(self.consumer)
-        homes = [home for home in self.lender.homes if home not in self._given_up]
+        homes = [home for home in list(self.lender.homes) if home not in self._given_up]
         self._join(homes, deadline)
         late: list[RunThread] = [thread for thread in (*threads, *homes) if thread.is_alive()]
         self._given_up.update(late)

@@ -27,7 +27,7 @@ FIRST_PATIENCE_SECONDS: Final = 0.001
 """The consumer looks for work again after this time, and after twice the time from then on."""
 
 LAST_PATIENCE_SECONDS: Final = 0.064
-"""The longest time for which the consumer waits without a look."""
+"""The longest time for which the consumer waits without a look, for an item or for an instance's thread."""
 
 TAKEN_SHARE: Final = 0.5
 """The consumer takes all ready items of cheap calls at once while less than this share of the ledger is used. One by one,

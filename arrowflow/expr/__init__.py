@@ -10,7 +10,7 @@ from __future__ import annotations
 from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Project, Stack, Step, Where, columns_of
 from arrowflow.expr.parse.expression import Expr, expand, parse_expression, parse_many
 from arrowflow.expr.pruning import ColumnStatistics, prunable
-from arrowflow.expr.run.foreign import UntypedError, empty_batch, untyped
+from arrowflow.expr.run.foreign import empty_batch
 from arrowflow.expr.run.program import Program, compile_steps, forget_compiled, output_fields
 from arrowflow.types import convert, normalise
 
@@ -25,7 +25,6 @@ __all__ = [
     "Project",
     "Stack",
     "Step",
-    "UntypedError",
     "Where",
     "columns_of",
     "compile_steps",
@@ -38,5 +37,4 @@ __all__ = [
     "parse_expression",
     "parse_many",
     "prunable",
-    "untyped",
 ]

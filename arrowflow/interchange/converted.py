@@ -1,13 +1,14 @@
-"""Columns for which a user asked more than their plain array: another dtype, no nulls, ragged or padded lists.
+"""The exports of columns, plain or as a user asked for them: another dtype, no nulls, ragged or padded lists.
 
-Each kernel finds the values inside all levels of lists, and the validity of these values. Here, too, a column without
-nulls that keeps its dtype is a view. A column whose nulls are replaced is a copy.
+Each kernel finds the values inside all levels of lists, and the validity of these values. A column without nulls that
+keeps its dtype is a view. A column whose nulls are replaced is a copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,10 @@ from arrowflow.interchange.to_numpy import (
     ColumnExport,
     Exported,
     Kernel,
+    NumpyArray,
     Ragged,
-    column_export,
     dtype_of_values,
+    flat_kernel,
     is_ragged,
     is_text,
     layout_of,
@@ -58,7 +60,10 @@ class ColumnRequest:
         return not is_policy(self.null, "error")
 
 
-def converted_export(name: str, kind: Any, request: ColumnRequest) -> ColumnExport:
+_PLAIN: Final = ColumnRequest()
+
+
+def converted_export(name: str, kind: Any, request: ColumnRequest = _PLAIN) -> ColumnExport:
     """Returns the export of a column as the user requests it.
 
     Raises:
@@ -69,15 +74,45 @@ def converted_export(name: str, kind: Any, request: ColumnRequest) -> ColumnExpo
         >>> export.dtype
         dtype('float64')
     """
+    values = _Values(name, kind, request)
     if (
         request.dtype is None
         and not request.keeps_nulls
-        and (request.lists == "dense" or not is_ragged(kind))
+        and values.copied is None
+        and not values.layout.shape
     ):
-        return column_export(name, kind)
-    values = _Values(name, kind, request)
+        return ColumnExport(name, kind, values.dtype, (), None, flat_kernel(name, values.dtype), flat=True)
     copied = "dtype: padded" if request.lists == "padded" and is_ragged(kind) else values.copied
     return _export(name, kind, values, request.lists, copied, values.note)
+
+
+def column_exports(schema: Any) -> tuple[ColumnExport, ...]:
+    """Returns the exports of all columns of a schema, as nobody requests anything.
+
+    Raises:
+        SchemaError: A type has no array; the message names a way out.
+    """
+    return tuple(converted_export(field.name, field.type) for field in schema)
+
+
+def arrays_of(batch: Any, exports: Iterable[ColumnExport]) -> dict[str, NumpyArray]:
+    """Returns a record batch as arrays by column: read-only views of Arrow's memory, or copies.
+
+    Raises:
+        DataError: A column has nulls.
+
+    Example:
+        >>> batch = pa.RecordBatch.from_pydict({"x": [1, 2]})
+        >>> arrays_of(batch, column_exports(batch.schema))
+        {'x': array([1, 2])}
+    """
+    arrays = {}
+    for export, column in zip(exports, batch.columns, strict=True):
+        buffer, array = export.kernel(column)
+        if buffer is not None:
+            array.setflags(write=False)
+        arrays[export.name] = array
+    return arrays
 
 
 def mask_export(name: str, kind: Any, lists: ListLayout) -> ColumnExport:
@@ -191,7 +226,7 @@ class _Values:
         return None, flat
 
     def refuse_nulls(self, values: Any) -> None:
-        if not self.request.keeps_nulls:
+        if values.null_count and not self.request.keeps_nulls:
             refuse_nulls(self.name, values)
 
 
@@ -249,6 +284,8 @@ def _dense(leaves: _Values | _Masks) -> Kernel:
     axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
 
     def kernel(column: Any) -> Exported:
+        if layout.sizes[:1] == (None,):
+            refuse_null_lists(name, column)
         leaves.refuse_nulls(column)
         inside = column.storage if layout.extension else column
         valid = validity(inside)

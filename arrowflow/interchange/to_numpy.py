@@ -1,13 +1,13 @@
 """The conversion of each Arrow type to a NumPy array, which the loaders of all frameworks share.
 
-`column_export` decides once per column and returns a kernel for the column. A kernel runs once per batch, on the
+`converted.py` decides once per column and returns a kernel for the column. A kernel runs once per batch, on the
 consumer's thread. Kernels read buffers directly: `Array.to_numpy` would import pandas.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import DataError, SchemaError
+from arrowflow.errors import DataError
 
 NumpyArray = npt.NDArray[Any]
 Exported = tuple[Any, Any]
@@ -117,27 +117,6 @@ class ColumnExport:
         return f"{self.name}: {self.type} -> {self.dtype}{shape}: {fate}"
 
 
-def column_export(name: str, kind: Any) -> ColumnExport:
-    """Returns the export of the column `name` of type `kind`.
-
-    Raises:
-        SchemaError: This type has no array; the message names a way out.
-
-    Example:
-        >>> column_export("day", pa.date32()).dtype
-        dtype('<M8[D]')
-    """
-    layout = layout_of(kind)
-    dtype = dtype_of_values(layout.value)
-    if dtype is None:
-        raise SchemaError(refusal(name, kind, "an array or tensor"))
-    leaf, copied = leaf_of(layout.value, dtype)
-    if copied is None and not layout.shape:
-        return ColumnExport(name, kind, dtype, (), None, _flat(name, dtype), flat=True)
-    nested = _nested(name, leaf, layout)
-    return ColumnExport(name, kind, dtype, layout.row_shape, copied, nested, by_slice=dtype.kind == "O")
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The layout of a row's values: `sizes` of the nested lists, `shape` in memory, `order` of the axes.
@@ -218,29 +197,6 @@ def for_functions(text: str) -> str:
     return text
 
 
-def _nested(name: str, leaf: Kernel, layout: Layout) -> Kernel:
-    width = layout.width
-    shape = layout.shape
-    axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
-
-    refuse = refuse_null_lists if layout.sizes[:1] == (None,) else refuse_nulls
-
-    def kernel(column: Any) -> Exported:
-        refuse(name, column)
-        values = column.storage if layout.extension else column
-        sizes = []
-        for given in layout.sizes:
-            first, size = rectangle(name, values) if given is None else (values.offset * given, given)
-            values = values.values.slice(first, len(values) * size)
-            sizes.append(size)
-            refuse_nulls(name, values)
-        buffer, flat = leaf(values)
-        array = flat.reshape(len(column), *(shape if layout.extension else (*sizes, *width)))
-        return buffer, array if axes is None else array.transpose(axes)
-
-    return kernel
-
-
 def offsets_of(lists: Any) -> NumpyArray:
     """Returns the offsets of lists, as a view of Arrow's memory."""
     kind = np.dtype(np.int64 if pa.types.is_large_list(lists.type) else np.int32)
@@ -265,8 +221,8 @@ def rectangle(name: str, lists: Any) -> tuple[int, int]:
     return int(offsets[0]), size
 
 
-def _flat(name: str, dtype: np.dtype[Any]) -> Kernel:
-    """The commonest case, with the checks in line: 0.6 µs a column."""
+def flat_kernel(name: str, dtype: np.dtype[Any]) -> Kernel:
+    """Returns the kernel of the commonest case, with the checks in line: 0.6 µs a column."""
     item_bytes = dtype.itemsize
     frombuffer = np.frombuffer
 
@@ -344,33 +300,3 @@ def _objects(values: Any) -> Exported:
     objects = np.empty(len(values), np.object_)
     objects[:] = values.to_pylist()
     return None, objects
-
-
-def column_exports(schema: Any) -> tuple[ColumnExport, ...]:
-    """Returns the exports of all columns of a schema.
-
-    Raises:
-        SchemaError: A type has no array; the message names a way out.
-    """
-    return tuple(column_export(field.name, field.type) for field in schema)
-
-
-def arrays_of(batch: Any, exports: Iterable[ColumnExport]) -> dict[str, NumpyArray]:
-    """Returns a record batch as arrays by column: read-only views of Arrow's memory, or copies.
-
-    Raises:
-        DataError: A column has nulls.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> batch = pa.RecordBatch.from_pydict({"x": [1, 2]})
-        >>> arrays_of(batch, column_exports(batch.schema))
-        {'x': array([1, 2])}
-    """
-    arrays = {}
-    for export, column in zip(exports, batch.columns, strict=True):
-        buffer, array = export.kernel(column)
-        if buffer is not None:
-            array.setflags(write=False)
-        arrays[export.name] = array
-    return arrays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.kernels.context import StreamHandle
@@ -100,18 +100,39 @@ class SerialKernel(ABC):
         return iter(())
 
 
-class CountingKernel(SerialKernel):
-    """A serial kernel that counts the rows of its input, and whose position is `Counted`; the base of all these."""
+class StateKernel(SerialKernel):
+    """A serial kernel that passes chunks on with a small state: its position is its input's, and the state.
 
-    _counted: int = 0
+    The base of operators that see rows in order and keep none back; `CuttingKernel` is that of operators that do.
+    `docs/positions.md` says what a state may be.
+    """
+
+    position: ClassVar[Any] = Counted
+    """The type of its position, a `NamedTuple` of two parts; by default the state is a number of rows."""
+
+    makes_memory: ClassVar[bool] = False
+    """Whether `step` returns a chunk with new memory, and neither its chunk nor a slice of it."""
+
+    state: Any = 0
+    """The state after all rows so far; its first value is that of an epoch's start."""
+
+    @abstractmethod
+    def step(self, chunk: Any) -> Payload:
+        """Moves the state over the rows of a chunk, at least one, and returns what goes on. As `push`."""
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores how many rows were counted."""
+        """Restores the state."""
         if position is None:
             return None
-        at = Counted._make(position)
-        self._counted = at.rows
-        return at.input
+        before, self.state = position
+        return before
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes a chunk on; one without rows as it is."""
+        chunk = self.step(item.chunk) if item.chunk.num_rows else item.chunk
+        # Without a ticket the stage makes a claim on all of its buffers. The ledger counts those of the input only once.
+        ticket = None if self.makes_memory and chunk is not item.chunk else item.ticket
+        yield Item(chunk, self.position(item.position, self.state), ticket, item.origin)
 
 
 class BoundaryKernel(SerialKernel):

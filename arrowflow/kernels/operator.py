@@ -13,7 +13,7 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import Kernel
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Columns, Names, Node
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.shape import Shape
 
 Kind = Literal["source", "reader", "stateless", "serial", "boundary", "buffer"]
@@ -108,14 +108,6 @@ class RowOperator(Operator):
         """Returns its input's schema."""
         return inputs[0]
 
-    def foresee(self, names: Sequence[Names]) -> Names | None:
-        """Returns its input's names."""
-        return names[0]
-
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns: it reads none itself."""
         return (wanted,)
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Rows go to one chunk each, so what its input owns stays owned."""
-        return inputs[0]

@@ -137,7 +137,7 @@ class PieceOperator(Operator):
         """Whether the function is called for single rows of a piece."""
         return False
 
-    def cut_for(self, rows: int | None, options: ResolvedOptions) -> Node:
+    def asked_for(self, again: int | None, rows: int | None, options: ResolvedOptions) -> Node:
         """Notes where splits are cut."""
         if self.batched:
             return self

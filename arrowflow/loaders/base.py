@@ -226,7 +226,7 @@ class Loader(Generic[T]):
             (True, 0)
         """
         prepared = run.alone(self._prepared())
-        if any(node.resume is Resume.NONE for node in post_order(prepared.bound) if not node.inputs):
+        if any(node.traits.resume is Resume.NONE for node in post_order(prepared.bound) if not node.inputs):
             raise PlanError(
                 "peek: the source is a stream that can be read only once, and a look would take its rows: take them from "
                 "the loop itself"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from arrowflow.ops.columns.column_program import ColumnOperator
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import rebuild
 
@@ -16,5 +17,6 @@ def _tell(node: Node) -> Node:
     if not isinstance(node, ColumnOperator) or node.inputs[0].schema is None:
         return node
     stored = node.stored_columns(node.inputs[0].schema)
-    source = node.inputs[0].with_stored(stored) if stored else None
-    return node if source is None else node.on(source)
+    source = node.inputs[0]
+    told = source.with_stored(stored) if stored and isinstance(source, Read) else None
+    return node if told is None else node.on(told)

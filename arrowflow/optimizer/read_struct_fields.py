@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from arrowflow.ops.columns.column_program import ColumnOperator
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import rebuild
 
@@ -20,8 +21,9 @@ def _tell(node: Node) -> Node:
     schema = node.inputs[0].schema
     found = node.program(schema).struct_fields if any(map(pa.types.is_struct, schema.types)) else {}
     fields = {name: wanted for name, wanted in found.items() if _may_be_cut(schema.field(name).type, wanted)}
-    source = node.inputs[0].with_struct_fields(fields) if fields else None
-    return node if source is None else node.on(source)
+    source = node.inputs[0]
+    told = source.with_struct_fields(fields) if fields and isinstance(source, Read) else None
+    return node if told is None else node.on(told)
 
 
 def _may_be_cut(type: pa.DataType, wanted: frozenset[str]) -> bool:

@@ -18,6 +18,7 @@ from arrowflow.physical.tuning import (
     StageLimits,
     untold_calls,
 )
+from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import Node
 
 MAX_WAITING_THREADS = 2 * MAX_WAITING_CALLS
@@ -37,7 +38,7 @@ def plan_chain(node: Node, options: ResolvedOptions) -> Chain:
 
 
 def _chain(node: Node, options: ResolvedOptions, titles: Counter[str]) -> Chain:
-    plans = node.planned_inputs
+    plans = node.planned_inputs if isinstance(node, InLanes) else node.inputs
     if plans is node.inputs or not plans:
         children = [_chain(plan, options, titles) for plan in plans]
     else:  # one plan on parts of the rows: all have the same titles

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from arrowflow.errors import ArrowflowError
 from arrowflow.options import Options, ResolvedOptions
+from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.walk import fold, post_order
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetsOptions(Node):
+    """An operator that sets options of the whole pipeline, which are asked before binding."""
+
+    options: Options
+
+
 def options_of(plan: Node) -> ResolvedOptions:
     """Returns the options of a plan: of several settings of one field the most downstream one wins."""
-    merged = Options()
+    merged, processes = Options(), 1
     for node in post_order(plan):
-        found = node.sets()
-        merged = merged if found is None else merged.merged(found)
-    return merged.resolved(max(node.processes for node in post_order(plan)))
+        if isinstance(node, SetsOptions):
+            merged = merged.merged(node.options)
+        elif isinstance(node, InLanes):
+            processes = max(processes, node.processes)
+    return merged.resolved(processes)
 
 
 def bind(plan: Node, options: ResolvedOptions, first_place: int = 0, *, services: Any = None) -> Node:
@@ -44,22 +55,13 @@ def bind(plan: Node, options: ResolvedOptions, first_place: int = 0, *, services
             error.locate(operator=node.name)
             raise
 
-    return _cut(_asked_again(fold(plan, combine), 0), None, options)
+    return _asked_for(fold(plan, combine), 0, None, options)
 
 
-def _asked_again(node: Node, rows: int | None) -> Node:
-    """Returns a bound plan whose nodes know how many of their rows are asked for again, as far as that can be told."""
-    wanted = None if rows is None else node.rows_again(rows)
-    inputs = tuple(_asked_again(child, wanted) for child in node.inputs)
+def _asked_for(node: Node, again: int | None, rows: int | None, options: ResolvedOptions) -> Node:
+    """Returns a bound plan whose nodes know what the operators after them ask for: see `Node.asked_for`."""
+    below = None if again is None else node.rows_again(again), node.rows_wanted(rows)
+    inputs = tuple(_asked_for(child, *below, options) for child in node.inputs)
     if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
         node = dataclasses.replace(node, inputs=inputs)
-    return node if rows is None else node.asked_again(rows)
-
-
-def _cut(node: Node, rows: int | None, options: ResolvedOptions) -> Node:
-    """Returns a bound plan whose nodes know where to cut their inputs for functions, of which so many rows are wanted."""
-    wanted = node.rows_wanted(rows)
-    inputs = tuple(_cut(child, wanted, options) for child in node.inputs)
-    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
-        node = dataclasses.replace(node, inputs=inputs)
-    return node.cut_for(rows, options)
+    return node.asked_for(again, rows, options)

@@ -7,9 +7,12 @@ So each operator says how many rows it asks for (`Node.rows_again`), and a chang
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from arrowflow.plan.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +28,15 @@ class Change:
     arguments: Mapping[str, Any]
     effect: str
     repeats: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changeable(Node):
+    """An operator that may differ from what it was when a state was taken."""
+
+    @abstractmethod
+    def change_since(self, arguments: Mapping[str, Any]) -> Change | None:
+        """Returns how it has changed since a state was taken that holds other `arguments`; None if no state can go on.
+
+        Long arguments are digests there. So the arguments of the change are compared, digests with digests.
+        """

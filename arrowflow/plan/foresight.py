@@ -1,14 +1,18 @@
 """Foresight: unknown columns are noticed where a plan is written, if the names of columns are known there.
 
 The names are known after a source in memory or with `schema=`, and of a plan that was bound before. Nothing is read to
-know them. Files may have changed since a plan was bound. So before an error is raised, binding has to find it, too.
+know them. Operators check and tell names by `Node.output_schema`, on columns without types (`arrowflow.types.untyped`).
+Files may have changed since a plan was bound. So before an error is raised, binding has to find it, too.
 """
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from arrowflow.errors import ArrowflowError, PlanError
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Node
+from arrowflow.types import UntypedError, is_untyped, untyped
 
 
 def fault_of(plan: Node) -> PlanError | None:
@@ -21,28 +25,34 @@ def fault_of(plan: Node) -> PlanError | None:
 
 
 def _fault_of(plan: Node) -> PlanError | None:
-    names = [child.foreseen for child in plan.inputs]
-    known = [found for found in names if found is not None]
-    if plan.foreseen is not None or len(known) < len(names):
+    inputs = [child.foreseen for child in plan.inputs]
+    # Whether several inputs agree is told once they are bound.
+    if plan.foreseen is not None or None in inputs or len(inputs) > 1:
         return None
     try:
-        _note(plan, plan.foresee(known))
+        _note(plan, plan.output_schema([_names_of(schema) for schema in inputs if schema is not None]))
+    except UntypedError:
+        return None
     except PlanError:
         return _found_by_binding(plan)
     return None
 
 
+def _names_of(schema: pa.Schema) -> pa.Schema:
+    return schema if is_untyped(schema) else untyped(schema.names)
+
+
 def note_bound(plan: Node, bound: Node) -> None:
-    """Notes the names of columns in a plan as written, once it is bound."""
+    """Notes the columns in a plan as written, once it is bound."""
     while type(plan) is type(bound) and bound.schema is not None:
-        _note(plan, tuple(bound.schema.names))
+        _note(plan, bound.schema)
         if len(plan.inputs) != 1 or len(bound.inputs) != 1:
             return
         (plan,), (bound,) = plan.inputs, bound.inputs
 
 
-def _note(plan: Node, names: tuple[str, ...] | None) -> None:
-    object.__setattr__(plan, "foreseen", names)  # no part of the plan's identity
+def _note(plan: Node, schema: pa.Schema | None) -> None:
+    object.__setattr__(plan, "foreseen", schema)  # no part of the plan's identity
 
 
 def _found_by_binding(plan: Node) -> PlanError | None:

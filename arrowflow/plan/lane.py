@@ -8,7 +8,7 @@ not: the rows of a lane follow from its own number alone. So the same batches co
 Three decisions matter:
 
 * **The plan without lanes is the truth.** Lanes run a plan only where each operator is *local*: it treats a row by that
-  row alone, or by neighbours that are free by its definition, as in a `shuffle`. `Node.obstacle` tells which operator is
+  row alone, or by neighbours that are free by its definition, as in a `shuffle`. `obstacle_of` tells which operator is
   not local. Such a plan runs as a whole, see `arrowflow.ops.ranks.whole`.
 * **Rows are dealt once**, by the operator that decides their order: a source, or a global `shuffle` after it. Each lane
   gets rows that follow each other in the epoch's order.
@@ -22,10 +22,12 @@ The operators of a lane are those of the plan, with two differences. Sizes that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
+from arrowflow.plan.node import Count, Node
 from arrowflow.random import LANE_SEEDS, philox
 
 FOREVER: Final = 1 << 62
@@ -163,3 +165,111 @@ class Lane:
     def seed(self, seed: int) -> int:
         """Returns its own seed in place of the plan's; a lane alone has the plan's."""
         return seed if self.count == 1 else int(philox((seed, LANE_SEEDS, self.number)).random_raw())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InLanes(Node):
+    """An operator that answers otherwise than most where a plan is split: the base beside its other one.
+
+    `split_by_rank` asks the first three of each operator before it, by `obstacle_of`, `in_lane` and `dealt_rows`. The
+    other ones are asked of the operators that split a plan.
+    """
+
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """See `obstacle_of`. An operator that is local under a condition checks that, and asks its inputs."""
+        return default_obstacle(self, lanes, times)
+
+    def in_lane(self, lane: Lane) -> Node:
+        """See `in_lane`."""
+        return _default_in_lane(self, lane)
+
+    def dealt_rows(self) -> int:
+        """See `dealt_rows`."""
+        return _default_dealt_rows(self)
+
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        """The plans that run as its inputs."""
+        return self.inputs
+
+    def lanes_from_start(self, lanes: Sequence[int], step: int) -> Sequence[int]:
+        """Returns those of its own lanes that, without a place in a state, run from an epoch's start up to a step.
+
+        Raises:
+            StateError: The places of such lanes do not follow from the number of steps.
+        """
+        return lanes
+
+    @property
+    def own_lanes(self) -> Sequence[int]:
+        """The numbers of the lanes that it runs: a state has to tell their places."""
+        return ()
+
+    def at_end(self, plan: Node) -> Node:
+        """Returns an optimised plan that it is part of, with what it does to the plan's last batches. May read footers."""
+        return plan
+
+    def let_go(self) -> None:
+        """Ends what all runs of this bound plan share, such as workers on a cluster; the next run makes it anew.
+
+        Called where a loader is closed, and once no dataset, loader or iterator has the plan. Any thread; waits for nothing.
+        """
+
+    @property
+    def processes(self) -> int:
+        """How many processes of this machine share the budgets that nobody set."""
+        return 1
+
+
+def obstacle_of(node: Node, lanes: int, times: Count) -> Obstacle | None:
+    """Returns why an operator, or one before it, would mean something else in so many lanes; None where all is local.
+
+    Called on bound nodes as written; may read footers.
+
+    Args:
+        node: The operator.
+        lanes: How many lanes there are.
+        times: How often its rows are repeated by operators after it.
+    """
+    asked = node.obstacle if isinstance(node, InLanes) else partial(default_obstacle, node)
+    return asked(lanes, times)
+
+
+def default_obstacle(node: Node, lanes: int, times: Count) -> Obstacle | None:
+    """Returns the obstacle of most operators: the traits tell whether they are local."""
+    traits = node.traits
+    if not node.inputs:
+        return Obstacle(
+            node.name, "has rows that cannot be found by their numbers", "write them to files first"
+        )
+    if not (traits.one_to_one or traits.drops_rows or traits.local):
+        return Obstacle(node.name, "counts or compares the rows of the whole stream")
+    return worst(obstacle_of(child, lanes, times) for child in node.inputs)
+
+
+def in_lane(node: Node, lane: Lane) -> Node:
+    """Returns the plan up to an operator as one lane runs it. Called on optimised nodes without an obstacle; no I/O."""
+    return node.in_lane(lane) if isinstance(node, InLanes) else _default_in_lane(node, lane)
+
+
+def _default_in_lane(node: Node, lane: Lane) -> Node:
+    changes: dict[str, Any] = {name: lane.size(getattr(node, name)) for name in node.traits.row_sizes}
+    if (seed := node.arguments().get("seed")) is not None:
+        changes["seed"] = lane.seed(seed)
+    inputs, own = [], lane
+    for child in node.inputs:
+        inputs.append(in_lane(child, own))
+        own = own.after(dealt_rows(child))
+    return replace(node, **changes).on(*inputs)
+
+
+def dealt_rows(node: Node) -> int:
+    """Returns how many rows the sources of a plan deal to lanes in one epoch; 0 where that is not known."""
+    return node.dealt_rows() if isinstance(node, InLanes) else _default_dealt_rows(node)
+
+
+def _default_dealt_rows(node: Node) -> int:
+    if node.inputs:
+        return sum(map(dealt_rows, node.inputs))
+    rows = node.count_rows(())
+    return rows if isinstance(rows, int) else 0

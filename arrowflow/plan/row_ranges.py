@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arrowflow.plan.file_source import FileSource
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import rebuild
 
@@ -20,7 +21,7 @@ def _pushed(node: Node) -> Node:
 
 def _ranged(node: Node, start: int, stop: int | None) -> Node | None:
     if not node.inputs:
-        return node.with_row_range(start, stop)
+        return node.with_row_range(start, stop) if isinstance(node, FileSource) else None
     if node.traits.one_to_one and not node.traits.opaque:
         child = _ranged(node.inputs[0], start, stop)
         return None if child is None else node.on(child)

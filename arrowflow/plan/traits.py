@@ -44,8 +44,7 @@ class Traits:
     """The promises of an operator.
 
     An operator with a state promises neither `one_to_one` nor `drops_rows`, since a rule may then leave rows before it
-    out. `Node.count_rows` and `Node.owns_buffers` follow these two promises, so such an operator overrides both where it
-    knows better, as `enumerate` does.
+    out. `Node.count_rows` and `Node.owns_buffers` follow from the promises; an operator that knows better overrides them.
 
     Attributes:
         one_to_one: Each row in gives exactly one row out, in the same order, from that row alone.
@@ -53,6 +52,10 @@ class Traits:
         counts_alone: Puts out as many rows and batches whatever rows it gets: their number alone decides.
         opaque: Runs a user function: nothing may be moved across it.
         borders: Its effect on the borders between chunks.
+        new_memory: Yields memory that nobody else holds. Otherwise that of its inputs passes, or the function's, if it is
+            `opaque`; a source's is not its own.
+        keeps_number: Gives as many rows as it gets, though not each from one; and as many batches, if it keeps borders. So
+            does every operator that is `one_to_one`.
         gathers: Copies whole rows, so that its cost grows with the number of columns.
         needs_rows: Counts or chooses single rows, so it is refused after `batch`: there `take(3)` could mean rows or
             batches, and so could the numbers of `enumerate`. An operator that takes and gives whole batches, such as
@@ -65,6 +68,9 @@ class Traits:
         row_sizes: Its fields that count the rows of a buffer or a batch; each lane has its part of them.
         names_files: Its rows are the paths of files, so that a function of them opens one for each row.
         resume: How it goes on from a position.
+        repeatable: Whether running it again yields the same, from any position on, as long as its identity is the same.
+        known_by: Its field with a text that identifies it with all of its inputs, such as a key; empty if their identities
+            do.
     """
 
     one_to_one: bool = False
@@ -72,6 +78,8 @@ class Traits:
     counts_alone: bool = False
     opaque: bool = False
     borders: Borders = Borders.KEEP
+    new_memory: bool = False
+    keeps_number: bool = False
     gathers: bool = False
     needs_rows: bool = False
     local: bool = False
@@ -80,3 +88,5 @@ class Traits:
     row_sizes: tuple[str, ...] = ()
     names_files: bool = False
     resume: Resume = Resume.SEEK
+    repeatable: bool = True
+    known_by: str = ""

@@ -45,6 +45,11 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     return node if same else node.on(*inputs)
 
 
+def repeatable(plan: Node) -> bool:
+    """Returns whether a plan yields the same again, from any position on, as long as its identity is the same."""
+    return all(node.traits.repeatable for node in post_order(plan))
+
+
 def count(plan: Node) -> tuple[Count, Count]:
     """Returns the rows of one epoch of a bound plan and, of a plan that ends in batches, the batches; None if unknown."""
 

@@ -85,9 +85,7 @@ def _traced(plan: Node) -> Node:
     if not plan.inputs:
         return WithProvenance.of(plan, *_NAMES)
     traits, draws = plan.traits, plan.arguments().get("seed") is not None  # lanes draw other rows
-    allowed = (
-        traits.one_to_one or traits.drops_rows or (traits.local and not draws) or plan.sets() is not None
-    )
+    allowed = traits.one_to_one or traits.drops_rows or (traits.local and not draws)
     if len(plan.inputs) > 1 or plan.batched or not allowed:
         raise PlanError(
             f"count_rows: {plan.call()} does not keep or drop each row for itself; count the rows before it, and declare them "

@@ -12,6 +12,7 @@ from arrowflow.errors import PlanError
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources.files.with_provenance import PROVENANCE, WithProvenance
 from arrowflow.options import Options, check_size
+from arrowflow.plan.access import position_at
 from arrowflow.plan.node import Node
 
 _NAMES = tuple(f"__arrowflow_{name}" for name in PROVENANCE)
@@ -59,7 +60,7 @@ def locate(dataset: Dataset, epoch: int, step: int) -> pa.Table:
     traced = traced.with_options(Options(skip_steps={}, progress=False))
     prepared = traced._ready()
     batches = prepared.num_batches
-    position = prepared.optimised.position_at(step, epoch)
+    position = position_at(prepared.optimised, step, epoch)
     batch = None
     if batches is None or step < batches:
         with iter(traced) as run:

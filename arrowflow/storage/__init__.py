@@ -14,7 +14,7 @@ from arrowflow.storage.requests import Requests
 from arrowflow.storage.retries import Services
 from arrowflow.storage.settings import Settings, place_of, shown_paths
 from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
-from arrowflow.storage.versions import remote_change, told_stamp
+from arrowflow.storage.versions import note_version, remote_change, told_stamp
 
 __all__ = [
     "CONNECTIONS",
@@ -38,6 +38,7 @@ __all__ = [
     "lists_anew",
     "local_path",
     "locate",
+    "note_version",
     "place_of",
     "remote_change",
     "resolve",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, MutableMapping
+from datetime import datetime
 from typing import Any, Final
 
 from arrowflow.lazy import fs as pafs
@@ -53,6 +54,23 @@ def listed_stamp(store: Store, file: File) -> str | None:
         return None
 
 
+def note_version(store: Store, file: File, known: MutableMapping[str, str | None]) -> None:
+    """Notes the version of a file that `store` has met: that of an open handle, or of a client of fsspec as it tells it now.
+
+    Called before the first read of a run, so that all its reads have to be of this version. Where nothing is noted, the
+    handle counts that the first read opens.
+    """
+    if file.path in known:
+        return
+    handle = store.requests.handles.get(file.path)
+    if handle is not None:
+        stamp = stamp_of_handle(handle)
+    else:
+        stamp = listed_stamp(store, file) if store.is_python else None
+    if stamp is not None:
+        known[file.path] = stamp
+
+
 def remote_change(
     store: Store, file: File, known: MutableMapping[str, str | None], seconds: float
 ) -> str | None:
@@ -74,6 +92,8 @@ def remote_change(
     if size not in (None, file.size):
         return f"it had {file.size:,} bytes, and has {size:,}"
     handle = store.requests.handles.get(file.path)
+    if handle is not None and _is_later(handle, file):
+        return "it was written again, with the same size"
     if handle is not None and (first := stamp_of_handle(handle)) is not None:
         known.setdefault(file.path, first)  # it was opened before the first read
     elif file.mtime_ns is not None and not store.is_python:
@@ -111,6 +131,18 @@ def stamp_of_handle(handle: Any) -> str | None:
     """Returns the etag or time that came with an open object; None if its client tells neither."""
     metadata = handle.metadata() or {}
     return told_stamp({name: bytes(value).decode(errors="replace") for name, value in metadata.items()})
+
+
+def _is_later(handle: Any, file: File) -> bool:
+    """Whether a file was written again after its listing and before it was opened: a plan may know the older one's footer."""
+    told = (handle.metadata() or {}).get("Last-Modified")
+    if told is None or file.mtime_ns is None:
+        return False
+    try:
+        seconds = datetime.fromisoformat(bytes(told).decode()).timestamp()
+    except ValueError:
+        return False
+    return abs(seconds - file.mtime_ns / _SECOND) > 1
 
 
 def _near(found: int, listed: int | None) -> int:

@@ -79,10 +79,6 @@ class Chunks(DealtSource):
                 splits.append(tuple(chunks))
         return dataclasses.replace(self, splits=tuple(splits))
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The test holds them, too."""
-        return False
-
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task per split."""
         return (

@@ -43,6 +43,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arrowflow.ops.ranks.split_by_rank.PART_BYTES", 1)
 
 
+@pytest.mark.slow
 def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
     ray: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

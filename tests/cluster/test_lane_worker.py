@@ -123,6 +123,7 @@ def by_operator(left_out: Iterable[tuple[str, LeftOut]]) -> dict[str, LeftOut]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bad_rows.PIPELINES)
 def test_bad_rows_count_once_wherever_lanes_go_on(tmp_path: Path, name: str) -> None:
     """Each lane is left and opened again after every piece, so that most rows are read more than once."""

@@ -14,6 +14,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.errors import PlanError
+from arrowflow.plan.access import position_at
 from tests.ops.ranks.pipelines import documents, doubled, write_shards
 
 Make = Callable[[Path], af.Dataset]
@@ -98,7 +99,7 @@ def test_the_rows_of_a_batch_are_found(path: Path, name: str, epoch: int) -> Non
 @pytest.mark.parametrize("name", sorted(SEEKS))
 def test_nothing_is_run_up_to_the_batch(path: Path, name: str) -> None:
     prepared = PLANS[name](path)._ready()
-    assert prepared.optimised.position_at(20, 1) is not None
+    assert position_at(prepared.optimised, 20, 1) is not None
 
 
 def test_steps_that_are_left_out_are_found_too(path: Path) -> None:

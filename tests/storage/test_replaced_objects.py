@@ -12,7 +12,9 @@ import pytest
 
 import arrowflow as af
 from arrowflow.storage import contents, versions
+from tests.fuzz.test_objects import Bucket, Layout, client_of
 from tests.ops.tables import refused
+from tests.servers.proxy import Proxy
 from tests.servers.s3 import S3Server
 
 ROWS, GROUPS = 1_600_000, 8
@@ -69,6 +71,25 @@ def test_an_object_that_is_replaced_in_an_epoch(s3_server: S3Server, filesystem:
         with pytest.raises(af.SourceError, match=change):
             take_rest(iterator, found)
     assert found == list(range(len(found)))
+
+
+@pytest.mark.parametrize("moment", range(6))
+@pytest.mark.parametrize("kind", ["native", "s3fs"])
+def test_an_object_of_one_row_group(s3_server: S3Server, s3_proxy: Proxy, kind: str, moment: int) -> None:
+    """It is replaced before a request, whichever it is, by one of the same size, whose pages lie elsewhere."""
+    one, four = Layout(20_000, 1), Layout(20_000, 4)
+    bucket = Bucket(s3_server, [one])
+    found: list[int] = []
+
+    s3_proxy.plan = bucket.replaces(0, four, moment)
+    ds = af.read_parquet(bucket.folder, filesystem=client_of(kind, s3_server, s3_proxy)).batch(1000)
+    error = ""
+    try:
+        take_rest(ds, found)
+    except af.SourceError as raised:
+        error = str(raised)
+    assert not error or "the file has changed since it was listed" in error
+    bucket.check(found, ended=not error)
 
 
 def test_an_object_that_is_replaced_before_its_footer_is_read(s3_server: S3Server, filesystem: Any) -> None:

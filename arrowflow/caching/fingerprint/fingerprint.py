@@ -61,8 +61,8 @@ def _write_dataset(encoder: Encoder, value: Any) -> bool:
 
 
 def _write_node(encoder: Encoder, node: Node) -> None:
-    known: Mapping[str, Any] = {"known as": node.known_as}
-    identity = node.identity() if node.known_as is None else known
+    known = _known_as(node)
+    identity = node.identity() if known is None else {"known as": known}
     if identity:
         encoder.put("operator", node.name, str(len(node.inputs)), str(len(identity)))
         for name in sorted(identity):
@@ -91,8 +91,8 @@ def fingerprint(plan: Node, options: ResolvedOptions, key: str | None = None) ->
     limits = options.max_chunk_rows, options.max_chunk_bytes
     encoder.write((options.seed, *limits, sorted(options.disabled_rules)))
     for node in _nodes(plan):
-        if node.known_as is not None:
-            encoder.put("known as", node.known_as)
+        if (known := _known_as(node)) is not None:
+            encoder.put("known as", known)
             continue
         try:
             identity = node.identity()
@@ -107,9 +107,14 @@ def fingerprint(plan: Node, options: ResolvedOptions, key: str | None = None) ->
     return encoder.digest().hex()
 
 
+def _known_as(node: Node) -> str | None:
+    """Returns the text that identifies a node with all of its inputs, if it has one."""
+    return getattr(node, node.traits.known_by) if node.traits.known_by else None
+
+
 def _nodes(node: Node) -> Iterator[Node]:
     """Yields the nodes in post order, except for inputs of a node that stands for its inputs."""
-    if node.known_as is None:
+    if _known_as(node) is None:
         for child in node.inputs:
             yield from _nodes(child)
     yield node

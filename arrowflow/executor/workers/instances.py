@@ -22,7 +22,8 @@ from typing import Any
 
 from arrowflow.clock import Clock
 from arrowflow.errors import ArrowflowError, ClosedError
-from arrowflow.executor.workers.worker import Runner, RunThread, wake
+from arrowflow.executor.limits import LAST_PATIENCE_SECONDS
+from arrowflow.executor.workers.worker import Runner, RunThread, Worker, wake
 from arrowflow.interrupts import interruption, interruptions
 from arrowflow.kernels.instances import close_instance
 
@@ -90,8 +91,12 @@ class Instances:
             home = self.idle.pop()
         except IndexError:
             home = self._started()
-        home.hand(call)
-        return call.wait()
+        try:
+            home.hand(call)
+            return call.wait()
+        except BaseException:
+            call.is_waited_for = False  # an interrupt, or it is over
+            raise
 
     def _started(self) -> Home:
         run = self.run
@@ -128,11 +133,10 @@ class _Call:
 
     def wait(self) -> Any:
         """Waits for the end of the call; returns its result, or raises its error."""
-        try:
-            self.done.acquire()
-        except BaseException:
-            self.is_waited_for = False  # an interrupt
-            raise
+        # Only a worker waits without a look: a signal is lost if it comes in the moment before the wait.
+        patience = -1.0 if isinstance(self.caller, Worker) else LAST_PATIENCE_SECONDS
+        while not self.done.acquire(timeout=patience):
+            pass
         if (error := self.error) is None:
             return self.result
         try:

@@ -19,7 +19,15 @@ from arrowflow.expr.parse.arrow_tree import shown
 from arrowflow.expr.parse.lifted import Text
 from arrowflow.expr.parse.polars_tree import struct_fields
 from arrowflow.lazy import compute as pc
-from arrowflow.types import WITHOUT_ARRAYS, convert, enum_field, normalise, polars_reads
+from arrowflow.types import (
+    WITHOUT_ARRAYS,
+    UntypedError,
+    convert,
+    enum_field,
+    is_untyped,
+    normalise,
+    polars_reads,
+)
 from arrowflow.workarounds.forks import check_polars
 from arrowflow.workarounds.slices import concatenable, polars_frame
 
@@ -50,25 +58,13 @@ def empty_array(type: pa.DataType) -> pa.Array:
     return pa.nulls(0, type)
 
 
-class UntypedError(Exception):
-    """A question for types was asked of columns whose names alone are known."""
-
-
-_UNTYPED: Final = {b"arrowflow.untyped": b""}
-
-
-def untyped(names: Sequence[str]) -> pa.Schema:
-    """Returns a schema of columns whose types are not known; whoever asks Polars for them gets an `UntypedError`."""
-    return pa.schema([(name, pa.null()) for name in names], metadata=_UNTYPED)
-
-
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
     """Returns a Polars frame without rows. Columns that Polars cannot read are in the frame by name, as nulls.
 
     Raises:
         UntypedError: The types are not known.
     """
-    if schema.metadata == _UNTYPED:
+    if is_untyped(schema):
         raise UntypedError
     fields = [field if polars_reads(field.type) else pa.field(field.name, pa.null()) for field in schema]
     return _frame(empty_batch(pa.schema(fields)))

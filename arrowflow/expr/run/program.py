@@ -29,7 +29,7 @@ from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Project, Step, Wh
 from arrowflow.expr.parse.expression import Expr, expand
 from arrowflow.expr.run.passes import Pass
 from arrowflow.recycler import Recycler
-from arrowflow.types import numpy_dtype
+from arrowflow.types import is_untyped, numpy_dtype, untyped
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,15 @@ class Program:
 def compile_steps(steps: Sequence[Step], schema: pa.Schema) -> Program:
     """Returns `steps`, one after another, as one program for batches of `schema`.
 
+    Of a schema without types the program has the names of its output alone.
+
     Raises:
         PlanError: A step reads a column that does not exist, or cannot compute with its type.
     """
+    if is_untyped(schema):
+        projects = [step for step in steps if isinstance(step, Project)]
+        made = untyped([name for name, _ in projects[-1].outputs]) if projects else schema
+        return Program(made, frozenset(), ())
     steps = tuple(steps)
     for asked, on, program in tuple(_latest):
         if asked is steps and on is schema:

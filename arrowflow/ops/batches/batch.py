@@ -20,21 +20,21 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
-from arrowflow.expr import untyped
 from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
 from arrowflow.kernels.gather import GatherKernel, gathered, joined_batch
 from arrowflow.kernels.items import Item, Origin, Payload, Ticket
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
-from arrowflow.plan.node import Columns, Count, Names, Node
+from arrowflow.plan.access import RowAccess, position_behind
+from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch(RowOperator):
+class Batch(RowOperator, RowAccess):
     """Batches of exactly `size` rows across all borders of chunks; the last one may be short, or is dropped or filled.
 
     Row order: as its input. Memory: less than one batch beyond the chunk that is sliced; with `joins` one more batch
@@ -101,10 +101,6 @@ class Batch(RowOperator):
         """Returns its input's columns, then the mask."""
         return inputs[0] if self.mask is None else masked_schema(inputs[0], self.mask)
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names, then the mask's."""
-        return names[0] if self.mask is None else tuple(masked_schema(untyped(names[0]), self.mask).names)
-
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns without the mask."""
         return (None if wanted is None else wanted - {self.mask},)
@@ -126,7 +122,7 @@ class Batch(RowOperator):
 
     def position_at(self, step: int, epoch: int) -> Position:
         """Returns the position before its rows, and how many rows to leave out there."""
-        found = self.inputs[0].position_behind(step * self.size, epoch)
+        found = position_behind(self.inputs[0], step * self.size, epoch)
         return None if found is None else CutPosition(found[0], step * self.size - found[1], step)
 
     def rows_wanted(self, rows: int | None) -> int:

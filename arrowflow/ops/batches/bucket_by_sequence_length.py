@@ -32,12 +32,13 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.padded_batch import PaddedBatch, padded
 from arrowflow.ops.batches.padding import is_list, lengths_of
 from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, first_late, held_bytes
-from arrowflow.ops.columns.column_program import check_columns, check_names
+from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
-from arrowflow.plan.node import Columns, Count, Names, Node
+from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape, parts
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.types import is_untyped
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -67,7 +68,9 @@ class BucketBySequenceLength(Operator):
     """
 
     name: ClassVar[str] = "bucket_by_sequence_length"
-    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, local=True, row_sizes=("max_lag_rows",))
+    traits: ClassVar[Traits] = Traits(
+        borders=Borders.CUT, local=True, row_sizes=("max_lag_rows",), new_memory=True
+    )
 
     column: str
     bucket_boundaries: tuple[int, ...]
@@ -122,11 +125,6 @@ class BucketBySequenceLength(Operator):
             "drop_remainder": self.drop_remainder,
         }
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names([self.column], names[0])
-        return names[0]
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, which has to have lists, texts or binaries in the column."""
         check_measurable(self.column, inputs[0])
@@ -147,10 +145,6 @@ class BucketBySequenceLength(Operator):
     def rows_again(self, rows: int) -> int | None:
         """Returns the rows after which the oldest held row is emitted at the latest."""
         return self.max_lag_rows + 1 if rows <= 1 else None
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """A gathered batch is new memory."""
-        return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the serial kernel that finds the rows of batches, and the stateless kernel that gathers the rows."""
@@ -233,7 +227,7 @@ def check_measurable(column: str, schema: pa.Schema) -> None:
     """Raises `PlanError` unless the values of a column have a length each."""
     check_columns([column], schema)
     type = schema.field(column).type
-    if not is_list(type) and not is_text(type):
+    if not (is_untyped(schema) or is_list(type) or is_text(type)):
         raise PlanError(
             f"column {column!r} has type {type}, expected lists, strings or binaries, whose length tells the bucket"
         )

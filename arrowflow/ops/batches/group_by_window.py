@@ -21,13 +21,13 @@ from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.groups import MAX_GROUPS, Emission, Groups
 from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, held_bytes
-from arrowflow.ops.columns.column_program import check_names
 from arrowflow.ops.columns.select import expand_named
 from arrowflow.options import ResolvedOptions, check_size
-from arrowflow.plan.node import Columns, Count, Names, Node
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.types import is_untyped
 
 KEY_TYPES: tuple[Any, ...] = (
     pa.types.is_integer,
@@ -55,7 +55,7 @@ class GroupByWindow(Operator):
     """
 
     name: ClassVar[str] = "group_by_window"
-    traits: ClassVar[Traits] = Traits(borders=Borders.CUT)
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, new_memory=True, keeps_number=True)
 
     key: Expr
     window_size: int
@@ -97,17 +97,12 @@ class GroupByWindow(Operator):
         type = program.schema.types[0]
         if pa.types.is_dictionary(type):  # an enum, which is grouped by its texts
             return compile_steps([*steps, Project((("key", Cast("key", pa.string())),))], schema)
-        if not any(fits(type) for fits in KEY_TYPES):
+        if not (is_untyped(schema) or any(fits(type) for fits in KEY_TYPES)):
             raise PlanError(
                 f"group_by_window: a key is an integer, a boolean, a string, a binary or a date, {self.key!r} is "
                 f"{type}; `cast` it, or group by something like pl.col('x') // 100"
             )
         return program
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names(self.key.columns, names[0])
-        return names[0]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, after a check that the key fits it."""
@@ -121,14 +116,6 @@ class GroupByWindow(Operator):
             return (None,)
         ((_, key),) = expand_named((("key", self.key),), schema)
         return (wanted | set(key.columns),)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows."""
-        return inputs[0]
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """A gathered batch is new memory."""
-        return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernels: one computes keys, one groups rows by these keys, one gathers a batch."""

@@ -23,15 +23,15 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.overlap import Overlap
 from arrowflow.ops.batches.packing import Pieces, cut, document_lengths, documents_of, fitted, lay_out
 from arrowflow.ops.batches.padding import padding_value, plain
-from arrowflow.ops.columns.column_program import check_columns, check_names, column_names
+from arrowflow.ops.columns.column_program import check_columns, column_names
 from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
-from arrowflow.plan.lane import Obstacle, small_windows
-from arrowflow.plan.node import Columns, Count, Names, Node
+from arrowflow.plan.lane import InLanes, Obstacle, small_windows
+from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
-from arrowflow.types import is_number
+from arrowflow.types import is_number, is_untyped, untyped
 
 Strategy = Literal["first_fit", "concat_then_split"]
 """Grain and MaxText give the strategies these names."""
@@ -40,7 +40,7 @@ STRATEGIES: tuple[str, ...] = ("first_fit", "concat_then_split")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackSequences(Operator):
+class PackSequences(Operator, InLanes):
     """Rows of exactly `length` tokens that hold several documents each, with segment ids and positions.
 
     Row order: by the first document of a row; windows in order, one batch each. Memory: the documents of two windows,
@@ -59,7 +59,9 @@ class PackSequences(Operator):
     """
 
     name: ClassVar[str] = "pack_sequences"
-    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, local=True, row_sizes=("window_rows",))
+    traits: ClassVar[Traits] = Traits(
+        borders=Borders.CUT, local=True, row_sizes=("window_rows",), new_memory=True
+    )
 
     column: str
     length: int
@@ -122,12 +124,7 @@ class PackSequences(Operator):
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane packs its part of a window, which has to be large enough to fill rows well."""
         small = small_windows(self.name, self.window_rows, lanes) if self.strategy == "first_fit" else None
-        return Operator.obstacle(self, lanes, times) or small
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns the columns of tokens, segment ids and positions."""
-        check_names([self.column], names[0])
-        return tuple(name for name in (self.column, self.segment_ids, self.positions) if name is not None)
+        return InLanes.obstacle(self, lanes, times) or small
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the columns of tokens, segment ids and positions, as lists of `length`."""
@@ -138,6 +135,9 @@ class PackSequences(Operator):
                 f"pack_sequences: a row of several documents has no single value of {', '.join(map(repr, others))}; "
                 f"leave them out first, as in select({self.column!r}).pack_sequences(…)"
             )
+        made = [name for name in (self.segment_ids, self.positions) if name is not None]
+        if is_untyped(inputs[0]):
+            return untyped([self.column, *made])
         type = inputs[0].field(self.column).type
         if not (pa.types.is_list(type) or pa.types.is_large_list(type)) or not is_number(type.value_type):
             raise PlanError(
@@ -150,8 +150,7 @@ class PackSequences(Operator):
                 f"pack_sequences: pad_value is a value of {self.column!r} ({type.value_type}), got {shown(self.pad_value)}"
             ) from error
         columns = [(self.column, pa.list_(type.value_type, self.length))]
-        names = [name for name in (self.segment_ids, self.positions) if name is not None]
-        return pa.schema(columns + [(name, pa.list_(pa.int32(), self.length)) for name in names])
+        return pa.schema(columns + [(name, pa.list_(pa.int32(), self.length)) for name in made])
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the documents."""
@@ -160,10 +159,6 @@ class PackSequences(Operator):
     def rows_again(self, rows: int) -> int | None:
         """Returns the rows of the window at its position; where documents are cut, a row may reach over many of them."""
         return self.window_rows + 1 if rows <= 1 and self.strategy == "first_fit" else None
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Packed rows are new memory."""
-        return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of windows and the packer."""

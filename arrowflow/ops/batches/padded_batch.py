@@ -33,11 +33,12 @@ from arrowflow.ops.batches.padding import (
     padding_value,
     plain,
 )
-from arrowflow.ops.columns.column_program import check_columns, check_names
+from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.columns.fill_null import holds
 from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size, parallel_calls
-from arrowflow.plan.node import Columns, Count, Names, Node
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.traits import Traits
+from arrowflow.types import is_untyped
 
 Sizes = tuple[int | None, ...]
 
@@ -62,7 +63,7 @@ class PaddedBatch(Operator):
     """
 
     name: ClassVar[str] = "padded_batch"
-    traits: ClassVar[Traits] = Traits(counts_alone=True, local=True)
+    traits: ClassVar[Traits] = Traits(counts_alone=True, local=True, keeps_number=True)
 
     padding_values: tuple[tuple[str, Any], ...] = ()
     padding_value: Any = None
@@ -93,20 +94,10 @@ class PaddedBatch(Operator):
         return self if self.operator == self.name else self.inputs[0].batched_by
 
     @property
-    def rows_named(self) -> int | None:
-        """The size of its batches."""
-        return self.inputs[0].rows_named
-
-    @property
     def _named(self) -> list[str]:
         """The columns that its arguments name."""
         padded = [name for name, _ in (*self.padded_shapes, *self.padding_values)]
         return [*padded, *(column for column, _ in self.lengths), *(self.steps or ())[:1]]
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names, then those of lengths."""
-        check_names(self._named, names[0])
-        return (*names[0], *(name for _, name in self.lengths))
 
     def columns(self, schema: pa.Schema) -> tuple[ColumnPadding, ...]:
         """Returns how each list column of its input is padded.
@@ -116,6 +107,8 @@ class PaddedBatch(Operator):
         """
         shapes, values = dict(self.padded_shapes), dict(self.padding_values)
         check_columns(self._named, schema)
+        if is_untyped(schema):
+            return ()
         for name in self._named:
             if not is_list(schema.field(name).type):
                 raise PlanError(f"column {name!r} has type {schema.field(name).type}, only lists are padded")
@@ -188,18 +181,6 @@ class PaddedBatch(Operator):
             lengths=tuple(pair for pair in self.lengths if pair[1] in wanted),
             narrowed=True,
         ).on(*self.inputs)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows."""
-        return inputs[0]
-
-    def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
-        """Returns its input's batches."""
-        return batches[0]
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """A padded column is new memory; a column without lists, or with one length, is its input's memory."""
-        return inputs[0]
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one stateless kernel."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,17 +38,19 @@ from arrowflow.ops.cache.memory_store import (
     Prefix,
     Shelf,
 )
+from arrowflow.ops.combine.interleave import in_order
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import MIN_WINDOW_ROWS, Obstacle
-from arrowflow.plan.node import BindContext, Columns, Count, Node, SourceOrder
+from arrowflow.plan.access import RowAccess, SourceOrder, with_source_order
+from arrowflow.plan.lane import MIN_WINDOW_ROWS, InLanes, Obstacle, obstacle_of
+from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Traits
-from arrowflow.plan.walk import fold, post_order, rows_in_lanes
+from arrowflow.plan.walk import fold, post_order, repeatable, rows_in_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cache(RowOperator):
+class Cache(RowOperator, InLanes, RowAccess):
     """Its input as it is in epoch 0, in every epoch; computed once, and kept in memory by the dataset.
 
     Row order: as its input, also with `deterministic=False`. Memory: all of its input, charged to the budget of each
@@ -80,7 +82,7 @@ class Cache(RowOperator):
             raise PlanError(
                 f"spill={self.spill!r} is no folder that can be written; make it first, or name another one"
             )
-        return self.on(inputs[0].in_order())
+        return self.on(in_order(inputs[0]))
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns all columns: other epochs and other datasets may want others."""
@@ -88,7 +90,7 @@ class Cache(RowOperator):
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Orders the source, by the order of epoch 0."""
-        return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
+        return dataclasses.replace(self, inputs=(with_source_order(self.inputs[0], order),))
 
     def random_access(self) -> Node:
         """All rows stay in memory, or in mapped files."""
@@ -111,10 +113,6 @@ class Cache(RowOperator):
             () if self.spill is None else ("cache: what does not fit in memory is copied once, into a file",)
         )
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """All epochs share the cached memory."""
-        return False
-
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one boundary kernel."""
         shelf = self.store.shelf(_key(self.inputs[0], options), _sources(self.inputs[0]))
@@ -132,11 +130,11 @@ class Cache(RowOperator):
 
 
 def kept_rows_obstacle(plan: Node, lanes: int, times: Count) -> Obstacle | None:
-    """Returns the obstacle of a cache after a plan, see `Node.obstacle`.
+    """Returns the obstacle of a cache after a plan, see `obstacle_of`.
 
     A lane keeps its rows of epoch 0, so their remainder never goes to another lane, and finite repetitions add it up.
     """
-    return adds_up(rows_in_lanes(plan), lanes, times) or plan.obstacle(lanes, 1)
+    return adds_up(rows_in_lanes(plan), lanes, times) or obstacle_of(plan, lanes, 1)
 
 
 def adds_up(rows: Count, lanes: int, times: Count) -> Obstacle | None:
@@ -184,7 +182,7 @@ def facts_before(plan: Node) -> tuple[str, ...]:
     frozen = f"; {', '.join(dict.fromkeys(random))} frozen with it" if random else ""
     once = f"what is before it runs as epoch 0, once{frozen}"
     whole = "what is before it cannot be repeated from its middle: only a complete pass counts"
-    return (once,) if plan.repeatable else (once, whole)
+    return (once,) if repeatable(plan) else (once, whole)
 
 
 def _known_rows(plan: Node) -> int | None:
@@ -205,7 +203,7 @@ class CacheKernel(BoundaryKernel):
     def __init__(self, node: Cache, shelf: Shelf, budget_bytes: int, context: Context) -> None:
         self._shelf = shelf
         # Rows of two runs of an input that is not repeatable do not fit together: such a pass fills its own prefix.
-        self._is_private = not (node.inputs[0].repeatable or shelf.prefix.complete)
+        self._is_private = not (repeatable(node.inputs[0]) or shelf.prefix.complete)
         self._prefix = Prefix() if self._is_private else shelf.prefix
         self._owner = self._prefix if self._is_private else shelf  # of this run's claims
         self._budget_bytes = budget_bytes

@@ -35,17 +35,20 @@ from arrowflow.kernels.operator import Cost, KernelSpec, RowOperator
 from arrowflow.ops.cache.cache import facts_before, kept_rows_obstacle
 from arrowflow.ops.cache.chunks import INFLATION, AnyEntry, ChunkKernel, progress_of
 from arrowflow.ops.cache.serving import DiskCacheKernel
+from arrowflow.ops.combine.interleave import in_order
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Lane, Obstacle
-from arrowflow.plan.node import BindContext, Columns, Count, Node, SourceOrder
+from arrowflow.plan.access import RowAccess, SourceOrder, with_source_order
+from arrowflow.plan.file_source import FileSource
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, in_lane
+from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Traits
-from arrowflow.plan.walk import post_order
+from arrowflow.plan.walk import post_order, repeatable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskCache(RowOperator):
+class DiskCache(RowOperator, InLanes, RowAccess):
     """Its input as it is in epoch 0, in every epoch and in every process that names the same folder.
 
     Row order: as its input, also with `deterministic=False`. Memory: a group of up to 8 MiB or one chunk a call; mapped
@@ -64,7 +67,7 @@ class DiskCache(RowOperator):
     """
 
     name: ClassVar[str] = "cache"
-    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
+    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True, known_by="fingerprint")
     # Chunks appear in order, so that a run that ends leaves no gap. A run that reads ahead in a gap would compute again
     # the rows after the gap.
     calls_to_fill: ClassVar[int] = 1
@@ -97,18 +100,13 @@ class DiskCache(RowOperator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Puts the operators before the cache into one exact order, and names the entry after that plan."""
-        return dataclasses.replace(self, bound_options=context.options)._named(inputs[0].in_order())
+        return dataclasses.replace(self, bound_options=context.options)._named(in_order(inputs[0]))
 
     def _named(self, plan: Node) -> Node:
         options = self.bound_options
         assert options is not None
         name = fingerprint(plan, options, self.key)
         return dataclasses.replace(self, fingerprint=name).on(plan)
-
-    @property
-    def known_as(self) -> str:
-        """The name of the entry, which stands for all operators before the cache."""
-        return self.fingerprint
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """See `kept_rows_obstacle`."""
@@ -118,7 +116,7 @@ class DiskCache(RowOperator):
         """Keeps the rows of each lane in an entry of their own."""
         (child,) = self.inputs
         name = hashlib.blake2b(repr((self.fingerprint, lane)).encode(), digest_size=16).hexdigest()
-        return dataclasses.replace(self, fingerprint=name).on(child.in_lane(lane))
+        return dataclasses.replace(self, fingerprint=name).on(in_lane(child, lane))
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns all columns: other epochs and other datasets may want others."""
@@ -126,7 +124,7 @@ class DiskCache(RowOperator):
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Orders the source, by the order of epoch 0; the result is another entry."""
-        return self._named(self.inputs[0].with_source_order(order))
+        return self._named(with_source_order(self.inputs[0], order))
 
     def random_access(self) -> Node:
         """Rows of mapped chunks can be gathered where they lie."""
@@ -183,7 +181,8 @@ class DiskCache(RowOperator):
         return self.compression is not None
 
     def _changed_file(self) -> str | None:
-        found = (node.changed_file() for node in post_order(self.inputs[0]))
+        sources = (node for node in post_order(self.inputs[0]) if isinstance(node, FileSource))
+        found = (source.changed_file() for source in sources)
         return next((path for path in found if path is not None), None)
 
     def _about(self) -> dict[str, Any]:
@@ -206,7 +205,7 @@ class DiskCache(RowOperator):
         return CachedPlan(
             fingerprint=self._folder,
             about=self._about(),
-            repeatable=self.inputs[0].repeatable,
+            repeatable=repeatable(self.inputs[0]),
             verify=self.verify == "first",
             compression=self.compression,
         )

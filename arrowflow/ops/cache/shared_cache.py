@@ -8,7 +8,6 @@ do.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
@@ -63,10 +62,6 @@ class SharedCache(DiskCache):
     def copies(self) -> tuple[str, ...]:
         """Returns how chunks are read."""
         return ("cache: every epoch fetches all columns into new memory",)
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Items of one chunk share its memory, unless they are decoded."""
-        return self.compression is not None
 
     @property
     def _prefix(self) -> Objects:

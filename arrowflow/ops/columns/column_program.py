@@ -23,13 +23,11 @@ from arrowflow.expr import (
     Project,
     Stack,
     Step,
-    UntypedError,
     Where,
     columns_of,
     compile_steps,
     expand,
     parse_expression,
-    untyped,
 )
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
@@ -37,7 +35,7 @@ from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns as ColumnNames
-from arrowflow.plan.node import Names, Node
+from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
 from arrowflow.recycler import Recycler
 
@@ -70,18 +68,6 @@ class ColumnOperator(Operator):
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema after the steps."""
         return self.program(inputs[0]).schema
-
-    def foresee(self, names: Sequence[Names]) -> Names | None:
-        """Returns the names that its steps make; None where a selector needs types and Polars to tell them."""
-        made = names[0]
-        try:
-            steps = self.steps(untyped(made))
-        except UntypedError:
-            return None
-        for step in steps:
-            if isinstance(step, Project):
-                made = tuple([name for name, _ in step.outputs])
-        return made
 
     def columns_needed(self, wanted: ColumnNames) -> tuple[ColumnNames, ...]:
         """Returns the columns that the wanted outputs are made from."""
@@ -321,9 +307,9 @@ def given_names(operator: str, columns: object) -> tuple[Any, ...] | None:
     return None if columns is None else chosen_columns(operator, (columns,))
 
 
-def check_names(chosen: Iterable[Any], names: Sequence[str]) -> None:
+def check_names(chosen: Iterable[Any] | None, schema: pa.Schema) -> None:
     """Raises `PlanError` if a name is unknown; selectors pick what there is."""
-    check_columns([one for one in chosen if isinstance(one, str)], untyped(names))
+    check_columns([one for one in chosen or () if isinstance(one, str)], schema)
 
 
 def names_on(chosen: Sequence[Any], schema: pa.Schema) -> tuple[str, ...]:

@@ -25,14 +25,15 @@ from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.pieces import PieceOperator
 from arrowflow.kernels.recut import recut_specs
-from arrowflow.ops.columns.column_program import check_columns, check_names
+from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.columns.image_decoder import DRAWS, MODES, RESIZES, Draws, ImageDecoder, opencv
 from arrowflow.ops.functions.bad_results import results_specs
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
-from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.random import IMAGE_DRAWS, generator
+from arrowflow.types import is_untyped
 
 _CROPS: Final = ("centre", "random", None)
 
@@ -139,13 +140,11 @@ class DecodeImage(PieceOperator):
         policy = self.policy.within(context.options)
         return dataclasses.replace(self, place=context.place, seed=seed, policy=policy).on(*inputs)
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        check_names((self.column,), names[0])
-        return names[0]
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema with nested lists of fixed size for the column."""
         check_columns((self.column,), inputs[0])
+        if is_untyped(inputs[0]):
+            return inputs[0]
         place = inputs[0].get_field_index(self.column)
         type = inputs[0].field(place).type
         if not (pa.types.is_binary(type) or pa.types.is_large_binary(type)):
@@ -157,11 +156,6 @@ class DecodeImage(PieceOperator):
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         return (None if wanted is None else wanted | {self.column},)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        if self.policy.leaves_out:
-            return 0 if inputs[0] == 0 else None
-        return PieceOperator.count_rows(self, inputs)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it), the decoder, and the check of results."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -17,12 +17,11 @@ from arrowflow.expr.parse.tree import Literal
 from arrowflow.ops.columns.column_program import (
     ColumnOperator,
     as_text,
-    check_names,
     chosen_columns,
     values_by_column,
 )
-from arrowflow.plan.node import Names, Node
-from arrowflow.types import declared_values, exact_values
+from arrowflow.plan.node import Node
+from arrowflow.types import declared_values, exact_values, is_untyped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +61,6 @@ class FillNull(ColumnOperator):
             f"fill_null({self.value!r})" if self.by_column is None else f"fill_null({dict(self.by_column)})"
         )
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names([name for name, _ in self.by_column or ()], names[0])
-        return names[0]
-
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection."""
         named = {} if self.by_column is None else values_by_column(self.by_column, schema)
@@ -86,6 +80,8 @@ class FillNull(ColumnOperator):
         )
 
     def _everywhere(self, schema: pa.Schema) -> dict[str, Any]:
+        if is_untyped(schema):
+            return {}
         names = [
             field.name
             for field in schema

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,21 +21,17 @@ from arrowflow.kernels.gather import kept
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.kernels.pieces import PieceOperator
 from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import (
     ColumnOperator,
-    as_texts,
-    bound_names,
     check_columns,
-    check_names,
     given_names,
 )
 from arrowflow.ops.functions.bad_results import results_specs, whole
-from arrowflow.ops.functions.function import check_function, code_digest, function_name
-from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, check_format
+from arrowflow.ops.functions.function import check_function, function_name
+from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, PredicateOperator, check_format
 from arrowflow.options import AUTOTUNE, OnError, ResolvedOptions, parallel_calls
-from arrowflow.plan.node import BindContext, Columns, Names, Node
+from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Traits
 
 
@@ -111,69 +107,31 @@ class Filter(ColumnOperator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterBy(PieceOperator):
+class FilterBy(PredicateOperator):
     """The rows of its input for which `fn`, called on a piece of them, returns true; null is not true.
 
     Row order: as its input. Memory: input and output of each call. Deterministic if `fn` is. Resume: (position before
     the piece, rows, split, piece).
 
     Attributes:
-        fn: Returns an array of booleans, one a row; or a class of which each worker makes and calls an instance.
-        format: The format of the batches that `fn` sees.
-        columns: The only columns that `fn` reads and sees; None for all columns.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         policy: The treatment of pieces for which `fn` fails.
-        place: Bound: the operator's place in the plan as written.
     """
 
     name: ClassVar[str] = Filter.name
     traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True, local=True, in_turn=True)
 
-    fn: Callable[..., Any] = field(hash=False)
-    format: BatchFormat = "arrow"
-    columns: tuple[str, ...] | None = None
     num_parallel_calls: int | None = None
     policy: BadRowPolicy = BY_OPTIONS
-    place: int = field(default=0, compare=False)
-
-    @property
-    def title(self) -> str:
-        """The operator's name and its function's."""
-        return f"{self.name}({function_name(self.fn)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, for the key of its instances, and what becomes of bad pieces."""
-        columns = bound_names(self.columns, inputs[0].schema)
         policy = self.policy.within(context.options)
-        return dataclasses.replace(self, place=context.place, columns=columns, policy=policy).on(*inputs)
+        return PredicateOperator.bind(dataclasses.replace(self, policy=policy), inputs, context)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the arguments that decide the input of the function."""
-        return {
-            "fn": function_name(self.fn),
-            "format": self.format,
-            "columns": as_texts(self.columns),
-            **self.policy.arguments(),
-        }
-
-    def functions(self) -> Mapping[str, str]:
-        """Returns a digest of the function's code."""
-        return {self.name: code_digest(self.fn)}
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names(self.columns or (), names[0])
-        return names[0]
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema."""
-        if self.columns is not None:
-            check_columns(self.columns, inputs[0])
-        return inputs[0]
-
-    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the columns that the function reads."""
-        return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
+        return {**PredicateOperator.arguments(self), **self.policy.arguments()}
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces and the caller."""

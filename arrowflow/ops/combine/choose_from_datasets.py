@@ -40,7 +40,7 @@ class ChooseFromDatasets(MixOperator):
     """
 
     name: ClassVar[str] = "choose_from_datasets"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, new_memory=True)
 
     @property
     def num_sources(self) -> int:

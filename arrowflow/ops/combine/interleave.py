@@ -16,7 +16,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Final, Self, cast
 
 import pyarrow as pa
 
@@ -41,18 +41,23 @@ from arrowflow.ops.combine.elements import (
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.ops.functions.function import code_digest, function_name
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
-from arrowflow.plan.lane import Lane, Obstacle
+from arrowflow.plan.lane import InLanes, Lane, Obstacle
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape, below
 from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
+from arrowflow.plan.walk import rewritten
 
 MAX_CYCLE_LENGTH = 512
 """The largest number of open inputs: each is some 100 bytes of a state, and a state has to stay under 64 KiB."""
 
 
+_IN_ORDER: Final = Traits(opaque=True, borders=Borders.FREE, needs_rows=True, local=True, repeatable=False)
+_IN_ANY_ORDER: Final = dataclasses.replace(_IN_ORDER, resume=Resume.NONE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interleave(PieceOperator):
+class Interleave(PieceOperator, InLanes):
     """The rows of the datasets that `fn` returns for the rows of its input, `cycle_length` of them in rotation.
 
     A turn takes `block_length` rows of one dataset, or one chunk of it: the dataset's splits, cut every
@@ -74,8 +79,6 @@ class Interleave(PieceOperator):
     """
 
     name: ClassVar[str] = "interleave"
-    traits: ClassVar[Traits] = Traits(opaque=True, borders=Borders.FREE, needs_rows=True, local=True)
-
     fn: ElementFunction = field(hash=False)
     plan_of: Callable[[object], Node | None] = field(compare=False, repr=False)
     cycle_length: int
@@ -114,6 +117,11 @@ class Interleave(PieceOperator):
             deterministic=deterministic,
         )
 
+    @property
+    def traits(self) -> Traits:  # type: ignore[override]  # resumes by its order
+        """Without an order there is no place to come back to; the function may open anything, which no plan shows."""
+        return _IN_ANY_ORDER if self.deterministic is False else _IN_ORDER
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns the arguments that decide the order, and the name of the function."""
         return {
@@ -124,11 +132,11 @@ class Interleave(PieceOperator):
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane opens its part of the elements."""
-        return few_elements(self.name, self.inputs[0], lanes) or Operator.obstacle(self, lanes, times)
+        return few_elements(self.name, self.inputs[0], lanes) or InLanes.obstacle(self, lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
         """Opens the lane's elements."""
-        return Operator.in_lane(dataclasses.replace(self, lane=lane), lane)
+        return InLanes.in_lane(dataclasses.replace(self, lane=lane), lane)
 
     def functions(self) -> Mapping[str, str]:
         """Returns a digest of the function's code."""
@@ -138,7 +146,7 @@ class Interleave(PieceOperator):
         """Returns the arguments that decide its turns, and its place, which gives the places of its elements."""
         return {**Operator.identity(self), "place": self.place}
 
-    def cut_for(self, rows: int | None, options: ResolvedOptions) -> Node:
+    def asked_for(self, again: int | None, rows: int | None, options: ResolvedOptions) -> Node:
         """Notes the limits that hold in its elements, whose turns and functions see borders."""
         return dataclasses.replace(self, pieces=Pieces.of(options))
 
@@ -147,27 +155,13 @@ class Interleave(PieceOperator):
         own = PieceOperator.borders(self)
         return own if self.block_length is None and self.cycle_length > 1 else {"elements": own["pieces"]}
 
-    @property
-    def repeatable(self) -> bool:
-        """The function may open anything, and the plan does not show it."""
-        return False
-
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
         """The datasets that the function opens may draw at random."""
         return SharedByEpochs.NOTHING
 
-    @property
-    def resume(self) -> Resume:
-        """Without an order there is no place to come back to."""
-        return Resume.NONE if self.deterministic is False else self.traits.resume
-
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, which gives the places of its elements."""
         return dataclasses.replace(self, place=context.place).on(*inputs)
-
-    def in_order(self) -> Node:
-        """Returns a copy with a strict rotation."""
-        return dataclasses.replace(cast(Interleave, Operator.in_order(self)), deterministic=True)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         """Returns None: only a run tells the schema."""
@@ -178,7 +172,7 @@ class Interleave(PieceOperator):
         ordered = options.deterministic if self.deterministic is None else self.deterministic
 
         def change(plan: Node) -> Node:
-            plan = plan.in_order() if ordered else plan
+            plan = in_order(plan) if ordered else plan
             return Turns(inputs=(plan,)) if self.block_length is None else plan
 
         at_once = self.num_parallel_calls or (None if options.autotune else 1)
@@ -218,6 +212,15 @@ class Interleave(PieceOperator):
         )
 
 
+def in_order(plan: Node) -> Node:
+    """Returns a plan with its rows in one exact order, where an operator was asked for less."""
+
+    def change(node: Node) -> Node:
+        return dataclasses.replace(node, deterministic=True) if isinstance(node, Interleave) else node
+
+    return rewritten(plan, change)
+
+
 def _input_of(at: InterleavePosition) -> RowsWanted:
     """Returns the position at which the cutter of rows opens."""
     return RowsWanted(at.start, tuple(sorted(each.number for each in at.open)), at.next)
@@ -237,7 +240,7 @@ class Turns(RowOperator, PieceOperator):
         """Returns nothing."""
         return {}
 
-    def cut_for(self, rows: int | None, options: ResolvedOptions) -> Node:
+    def asked_for(self, again: int | None, rows: int | None, options: ResolvedOptions) -> Node:
         """Notes where splits are cut; no turn is short since it is the first one."""
         return dataclasses.replace(self, pieces=dataclasses.replace(Pieces.of(options), first_rows=None))
 

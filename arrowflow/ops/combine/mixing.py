@@ -70,10 +70,6 @@ class MixOperator(SameColumnsOperator):
         bound = SameColumnsOperator.bind(self, inputs, context)
         return dataclasses.replace(cast(MixOperator, bound), width=row_width(bound.schema))
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """A gathered block is new memory."""
-        return True
-
     def mix_specs(
         self, make: Callable[[Context], MixKernel], cursor: Any, wrong: Callable[[Any], str | None]
     ) -> tuple[KernelSpec, ...]:

@@ -20,23 +20,25 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError
 from arrowflow.expr import Expr, Program, Project, compile_steps, expand, parse_expression
-from arrowflow.interchange.to_numpy import arrays_of, column_exports
+from arrowflow.interchange.converted import arrays_of, column_exports
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import GatherKernel, chosen
 from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import CountingKernel, SerialKernel, StatelessKernel
+from arrowflow.kernels.kinds import SerialKernel, StateKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.row_selection import held_bytes
-from arrowflow.ops.columns.column_program import check_columns, check_names
+from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.combine.classes import Classed, numbers_of, values_of
 from arrowflow.ops.combine.shares import Shares, acceptance, check_shares
+from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions, check_seed
-from arrowflow.plan.lane import Obstacle
-from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.lane import InLanes, Obstacle
+from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.random import RESAMPLE_DRAWS, Key, bits, philox
+from arrowflow.random import RESAMPLE_DRAWS, Key, bits
+from arrowflow.types import is_untyped
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -51,7 +53,7 @@ LABEL = "class"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RejectionResample(RowOperator):
+class RejectionResample(RowOperator, InLanes):
     """Rows of its input, left out at random so that classes have the shares `target`.
 
     Row order: as its input. Memory: input and output of each call; where shares are estimated, also the chunks of the
@@ -107,21 +109,14 @@ class RejectionResample(RowOperator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes seed and place, for the key of its random numbers."""
-        seed = self.seed
-        if seed is None:
-            seed = int(philox((context.options.seed, context.place)).random_raw())
+        seed = bound_seed(self.seed, context)
         return dataclasses.replace(self, seed=seed, place=context.place).on(*inputs)
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """Shares that are not given are estimated from the rows of the whole stream."""
         if self.initial is None:
             return Obstacle(self.name, "estimates shares from the whole stream", "give it initial_dist=")
-        return RowOperator.obstacle(self, lanes, times)
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names(self.label.columns, names[0])
-        return names[0]
+        return InLanes.obstacle(self, lanes, times)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, after a check that the class fits it."""
@@ -141,6 +136,8 @@ class RejectionResample(RowOperator):
                 f"{self.label!r} makes {len(singles)} columns, expected the one that holds the class"
             )
         program = compile_steps((Project(((LABEL, singles[0]),)),), schema)
+        if is_untyped(schema):
+            return program
         type = program.schema.field(LABEL).type
         if self.labels is not None:
             values_of(self.label, self.labels, type)
@@ -157,10 +154,6 @@ class RejectionResample(RowOperator):
         if wanted is None or schema is None:
             return (None,)
         return (wanted.union(*(single.columns for single in expand(self.label, schema))),)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns None where there are rows: only a run tells."""
-        return 0 if inputs[0] == 0 else None
 
     def _wrong(self, at: ClassCountPosition) -> str | None:
         sample = at.sample if at.sample or at.rows < SAMPLE_BLOCKS * BLOCK_ROWS else at.open
@@ -258,18 +251,17 @@ class ClassKernel(StatelessKernel):
         return Classed(chunk, classes.astype(np.int64, copy=False))
 
 
-class RowCountKernel(CountingKernel):
+class RowCountKernel(StateKernel):
     """Numbers the rows."""
 
     def __init__(self, node: RejectionResample) -> None:
         self._accepted = acceptance(node.target, np.array(node.initial, np.float64))
 
-    def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on with the number of its first row."""
-        first, rows = self._counted, item.chunk.num_rows
-        self._counted += rows
-        chunk = Numbered(item.chunk, first, self._accepted) if rows else item.chunk
-        yield item._replace(chunk=chunk, position=Counted(item.position, self._counted))
+    def step(self, chunk: Classed) -> Numbered:
+        """Returns the chunk with the number of its first row."""
+        first = self.state
+        self.state += chunk.num_rows
+        return Numbered(chunk, first, self._accepted)
 
 
 class ClassCountPosition(NamedTuple):

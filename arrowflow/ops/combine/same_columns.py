@@ -75,10 +75,6 @@ class SameColumnsOperator(Operator):
         names = tuple(name for name in self.columns if name in wanted)
         return self if names == self.columns else dataclasses.replace(self, columns=names).on(*self.inputs)
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The output owns its memory if all inputs own theirs."""
-        return all(inputs)
-
 
 def _check_agrees(found: pa.Schema, first: pa.Schema, number: int) -> None:
     """Raises `PlanError` where input `number` has other columns than the first input."""

@@ -23,22 +23,23 @@ import numpy.typing as npt
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
+from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.change import Change
-from arrowflow.plan.lane import Lane, Obstacle, worst
+from arrowflow.plan.change import Change, Changeable
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, dealt_rows, in_lane, obstacle_of, worst
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import parts
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import rows_in_lanes
-from arrowflow.random import SAMPLE_DRAWS, bits, philox
+from arrowflow.random import SAMPLE_DRAWS, bits
 
 _STRATA = 16
 _DRAW_BITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleFromDatasets(MixOperator):
+class SampleFromDatasets(MixOperator, Changeable, InLanes):
     """Rows of its inputs, each from an input drawn at random; the rows of one input stay in their order.
 
     Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input, and the part that is gathered,
@@ -53,7 +54,7 @@ class SampleFromDatasets(MixOperator):
     """
 
     name: ClassVar[str] = "sample_from_datasets"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, local=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, local=True, new_memory=True)
 
     weights: tuple[float, ...] | None = None
     seed: int | None = None
@@ -70,9 +71,7 @@ class SampleFromDatasets(MixOperator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes the seed."""
-        seed = self.seed
-        if seed is None:
-            seed = int(philox((context.options.seed, context.place)).random_raw())
+        seed = bound_seed(self.seed, context)
         return MixOperator.bind(dataclasses.replace(self, seed=seed), inputs, context)
 
     def change_since(self, arguments: Mapping[str, Any]) -> Change:
@@ -84,9 +83,9 @@ class SampleFromDatasets(MixOperator):
             repeats=True,
         )
 
-    def asked_again(self, rows: int) -> Node:
-        """Notes the rows."""
-        return dataclasses.replace(self, again=rows)
+    def asked_for(self, again: int | None, rows: int | None, options: ResolvedOptions) -> Node:
+        """Notes the rows that are asked for again."""
+        return self if again is None else dataclasses.replace(self, again=again)
 
     def old_until(self, block: int) -> int:
         """Returns the first block with new weights, where a state of other weights has a place in `block`."""
@@ -118,20 +117,20 @@ class SampleFromDatasets(MixOperator):
                     known, remedy = f"{rows:,} rows for {lanes} lanes", "repeat() it"
                 which = f"in dataset {number + 1} of those that are drawn"
                 return Obstacle(self.name, f"has {known} {which}", remedy)
-        return worst(child.obstacle(lanes, times) for child in drawn)
+        return worst(obstacle_of(child, lanes, times) for child in drawn)
 
     def in_lane(self, lane: Lane) -> Node:
         """Deals the rows of each input after those of the inputs before it; an input that is never drawn has none."""
         assert self.seed is not None
         inputs, own = [], lane
         for child, share in zip(self.inputs, self.shares, strict=True):
-            inputs.append(child.in_lane(own) if share else child)
-            own = own.after(child.dealt_rows() if share else 0)
+            inputs.append(in_lane(child, own) if share else child)
+            own = own.after(dealt_rows(child) if share else 0)
         return dataclasses.replace(self, seed=lane.seed(self.seed)).on(*inputs)
 
     def dealt_rows(self) -> int:
         """Returns the rows of the inputs that are drawn."""
-        return sum(child.dealt_rows() for child, share in zip(self.inputs, self.shares, strict=True) if share)
+        return sum(dealt_rows(child) for child, share in zip(self.inputs, self.shares, strict=True) if share)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of blocks and the gatherer."""

@@ -19,7 +19,7 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Lane, Obstacle
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, dealt_rows, in_lane, obstacle_of
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.shape import Shape, parts
@@ -28,7 +28,7 @@ from arrowflow.plan.walk import post_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Zip(Operator):
+class Zip(Operator, InLanes):
     """The columns of all its inputs side by side, as many rows as the shortest input has, in the first input's splits.
 
     Row order: as its inputs. Memory: one chunk of each input, no copy. Deterministic. Resume: per input (position
@@ -66,24 +66,20 @@ class Zip(Operator):
         known = [rows for rows in inputs if rows is not None]
         return min(known) if len(known) == len(inputs) else 0 if 0 in known else None
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The output owns its memory if all inputs own theirs."""
-        return all(inputs)
-
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """Rows of different inputs stand side by side in each lane only if all inputs are columns of the same rows."""
         first, *others = (_rows_of(child) for child in self.inputs)
         if any(other != first or _draws(other) != _draws(first) for other in others):
             return Obstacle(self.name, "pairs rows of different inputs by their numbers")
-        return first.obstacle(lanes, times)
+        return obstacle_of(first, lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
         """Zips columns of the lane's rows."""
-        return self.on(*(child.in_lane(lane) for child in self.inputs))
+        return self.on(*(in_lane(child, lane) for child in self.inputs))
 
     def dealt_rows(self) -> int:
         """Returns the rows that all inputs have in common."""
-        return self.inputs[0].dealt_rows()
+        return dealt_rows(self.inputs[0])
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one boundary kernel."""

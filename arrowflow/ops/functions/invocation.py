@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, shown
+from arrowflow.interchange.converted import arrays_of, column_exports
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
-from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports, for_functions
+from arrowflow.interchange.to_numpy import ColumnExport, for_functions
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.instances import Lender
 from arrowflow.kernels.items import Origin
@@ -24,7 +25,13 @@ from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.kernels.pieces import PieceOperator
 from arrowflow.kernels.recut import recut_specs
-from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
+from arrowflow.ops.columns.column_program import (
+    as_texts,
+    bound_names,
+    check_columns,
+    check_names,
+    given_names,
+)
 from arrowflow.ops.functions.bad_results import results_specs
 from arrowflow.ops.functions.function import (
     RETURNED,
@@ -38,7 +45,7 @@ from arrowflow.ops.functions.function import (
 from arrowflow.ops.functions.user_function import UserFunction
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
 from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
-from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.traits import SharedByEpochs
 from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.workarounds.slices import readable
@@ -48,19 +55,17 @@ FunctionExecutor = Literal["thread", "process"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionOperator(PieceOperator):
-    """An operator that yields the results of a user function.
+class CallingOperator(PieceOperator):
+    """An operator that calls a user function for pieces.
 
     Attributes:
         fn: The function, or a class of which each worker makes and calls an instance.
         columns: The only columns that `fn` reads and sees; None for all columns.
-        types: The schema of the result, or None to take the first chunk's.
         place: Bound: the operator's place in the plan as written.
     """
 
     fn: Callable[..., Any] = field(hash=False)
     columns: tuple[str, ...] | None = None
-    types: pa.Schema | None = None
     place: int = field(default=0, compare=False)
 
     @property
@@ -77,17 +82,49 @@ class FunctionOperator(PieceOperator):
         """Returns a digest of the function's code."""
         return {self.name: code_digest(self.fn)}
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredicateOperator(CallingOperator):
+    """An operator that keeps rows by the booleans that a user function returns for a piece of them, one a row.
+
+    Attributes:
+        format: The format of the batches that `fn` sees.
+    """
+
+    format: BatchFormat = "arrow"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the arguments that decide the input of the function."""
+        return {
+            "fn": function_name(self.fn),
+            "format": self.format,
+            "columns": as_texts(self.columns),
+        }
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema."""
+        check_names(self.columns, inputs[0])
+        return inputs[0]
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns and the columns that the function reads."""
+        return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionOperator(CallingOperator):
+    """An operator that yields the results of a user function.
+
+    Attributes:
+        types: The schema of the result, or None to take the first chunk's.
+    """
+
+    types: pa.Schema | None = None
+
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         """Returns the declared schema; without a declared schema only a run tells."""
-        if self.columns is not None:
-            check_columns(self.columns, inputs[0])
+        check_names(self.columns, inputs[0])
         return self.types
-
-    def foresee(self, names: Sequence[Names]) -> Names | None:
-        """Returns the declared names."""
-        if self.columns is not None:
-            check_names(self.columns, names[0])
-        return None if self.types is None else tuple(self.types.names)
 
     def on(self, *inputs: Node) -> Self:
         """See `Node.on`; a declared schema is known for any input."""

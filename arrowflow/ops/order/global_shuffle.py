@@ -1,6 +1,6 @@
 """`shuffle` without a size: all rows of a source that stays in place.
 
-A source with random access (`Node.random_access`) has all its rows permuted in place. A serial kernel collects the
+A source with random access (`RowAccess.random_access`) has all its rows permuted in place. A serial kernel collects the
 source's descriptors, without a copy, and a reader gathers one part of the output a call. The order is a function of the
 place, so the state is the number of rows delivered. Column operators before the shuffle then run on the gathered rows.
 For the same reason lanes cost nothing here: a lane gathers its places of each batch.
@@ -9,7 +9,7 @@ For the same reason lanes cost nothing here: a lane gathers its places of each b
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -25,8 +25,10 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import Places
+from arrowflow.ops.rows.shard import Shard
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Lane, Obstacle, too_few
+from arrowflow.plan.access import RowAccess
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
@@ -43,7 +45,7 @@ MAX_PART_ROWS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalShuffle(RowOperator):
+class GlobalShuffle(RowOperator, InLanes, RowAccess):
     """All rows of its input, permuted.
 
     Row order: a pure function of (seed, epoch). Memory: a few parts of the output; the source's rows stay in place.
@@ -58,7 +60,9 @@ class GlobalShuffle(RowOperator):
 
     name: ClassVar[str] = "shuffle"
     # The shuffle does gather, but nothing may be moved before it: its input has to stay in place.
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, collects=True)
+    traits: ClassVar[Traits] = Traits(
+        borders=Borders.FREE, needs_rows=True, collects=True, new_memory=True, keeps_number=True
+    )
 
     seed: int | None = None
     reshuffle_each_iteration: bool = True
@@ -91,10 +95,6 @@ class GlobalShuffle(RowOperator):
         rows = rows_in_lanes(self)
         return rows if isinstance(rows, int) else 0
 
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows."""
-        return inputs[0]
-
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
         """Returns the number of rows, if all epochs have that."""
         return max(share, SharedByEpochs.NUMBER)
@@ -102,10 +102,6 @@ class GlobalShuffle(RowOperator):
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int]:
         """Returns the number of rows, which is the position."""
         return (rows,), rows
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Gathered rows are new memory."""
-        return True
 
     def _order(self, context: Context) -> Callable[[AllRows], Order]:
         assert self.seed is not None
@@ -152,12 +148,13 @@ def split_source(node: Node, unfit: tuple[str, str]) -> tuple[Node, list[Node]]:
     Raises:
         PlanError: The source has no random access, or an operator in between needs the rows in their order.
     """
-    source = node.random_access()
+    source = node.random_access() if isinstance(node, RowAccess) else None
     if source is not None:
         return source, []
-    if node.picks_rows:
+    if node.row_range is not None or isinstance(node, Shard):
         source, above = split_source(node.inputs[0], unfit)
-        return node.picking_from(source), above
+        picks = dataclasses.replace(node, in_place=True) if isinstance(node, Shard) else node
+        return picks.on(source), above
     if node.traits.one_to_one and not node.traits.opaque and len(node.inputs) == 1:
         source, above = split_source(node.inputs[0], unfit)
         return source, [*above, node]

@@ -1,6 +1,6 @@
 """Rows in place: a source with random access hands descriptors of its rows to a global `shuffle` instead of chunks.
 
-`Node.random_access` tells which plans have random access. Their items then travel as `Rows`: descriptors, which hold no
+`RowAccess.random_access` tells which plans have random access. Their items then travel as `Rows`: descriptors, which hold no
 memory of the pipeline and have not been read. `AllRows` holds the descriptors of a whole epoch, and gathers any of its
 rows, in any order.
 """

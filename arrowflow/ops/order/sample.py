@@ -29,7 +29,7 @@ from arrowflow.expr import Expr, Program, Project, Step, compile_steps, expand, 
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, check_names
+from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
 from arrowflow.ops.columns.column_program import Columns as ColumnSteps
 from arrowflow.ops.order.global_shuffle import (
     Order,
@@ -43,8 +43,8 @@ from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import Places
 from arrowflow.options import ResolvedOptions, check_seed, check_size
-from arrowflow.plan.lane import Lane, Obstacle, too_few
-from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
+from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import fold
@@ -64,7 +64,7 @@ _UNFIT: Final = ("sample: it draws from all rows", "put `.cache()` right before 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample(RowOperator):
+class Sample(RowOperator, InLanes):
     """Rows of its input, `count` of them, each drawn with a chance in proportion to its weight.
 
     Row order: the order of the draws, a pure function of (seed, epoch, weights). Memory: 8 bytes for each row of the
@@ -82,7 +82,7 @@ class Sample(RowOperator):
     """
 
     name: ClassVar[str] = "sample"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, collects=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, collects=True, new_memory=True)
 
     count: int
     weights: Expr
@@ -137,11 +137,6 @@ class Sample(RowOperator):
     def describe(self) -> str:
         """Returns rows and weights as text."""
         return f"{self.name}({self.count}, weights={self.weights!r}, replacement={self.replacement})"
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names(self.weights.columns, names[0])
-        return names[0]
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes seed and weights, and changes places with the operators that can work on gathered rows.
@@ -200,10 +195,6 @@ class Sample(RowOperator):
     def dealt_rows(self) -> int:
         """Returns the rows to draw."""
         return self.count
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Gathered rows are new memory."""
-        return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of descriptors, which draws, and the gatherer."""

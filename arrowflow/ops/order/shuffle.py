@@ -6,7 +6,7 @@ and permutes it to the same order. There are two kernels. A serial kernel collec
 kernel gathers a window, so that the next windows are made while one is consumed.
 
 Where no operator in between forbids it, (seed, epoch) also orders the source before the shuffle, see
-`Node.with_source_order`. The plan as written decides this, so no rule changes an order.
+`with_source_order`. The plan as written decides this, so no rule changes an order.
 
 Without a size it is `global_shuffle.py`.
 """
@@ -14,7 +14,7 @@ Without a size it is `global_shuffle.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,8 +29,9 @@ from arrowflow.ops.order.global_shuffle import GlobalShuffle
 from arrowflow.ops.order.scatter import reordered
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions, check_seed, check_size
-from arrowflow.plan.lane import Obstacle, small_windows
-from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
+from arrowflow.plan.access import RowAccess, SourceOrder, position_behind, with_source_order
+from arrowflow.plan.lane import InLanes, Obstacle, small_windows
+from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.widths import row_bytes
@@ -39,7 +40,7 @@ from arrowflow.recycler import Recycler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shuffle(RowOperator):
+class Shuffle(RowOperator, InLanes, RowAccess):
     """Its input's rows, permuted within windows of `size` rows.
 
     Row order: a pure function of (seed, epoch, window). Memory: two windows, and one that is gathered;
@@ -54,7 +55,13 @@ class Shuffle(RowOperator):
 
     name: ClassVar[str] = "shuffle"
     traits: ClassVar[Traits] = Traits(
-        borders=Borders.FREE, gathers=True, needs_rows=True, local=True, row_sizes=("size",)
+        borders=Borders.FREE,
+        gathers=True,
+        needs_rows=True,
+        local=True,
+        row_sizes=("size",),
+        new_memory=True,
+        keeps_number=True,
     )
 
     size: int
@@ -90,23 +97,15 @@ class Shuffle(RowOperator):
         """Fixes the seed, and orders the source before it by that seed where possible."""
         seed = bound_seed(self.seed, context)
         order = SourceOrder(seed=seed, reshuffle=self.reshuffle_each_iteration, window=self.size)
-        return dataclasses.replace(self, seed=seed).on(inputs[0].with_source_order(order))
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows."""
-        return inputs[0]
+        return dataclasses.replace(self, seed=seed).on(with_source_order(inputs[0], order))
 
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
         """Returns the number of rows, if all epochs have that."""
         return max(share, SharedByEpochs.NUMBER)
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """A gathered window is new memory."""
-        return True
-
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane permutes its part of a window, which has to be large enough to mix its rows."""
-        return RowOperator.obstacle(self, lanes, times) or small_windows(self.name, self.size, lanes)
+        return InLanes.obstacle(self, lanes, times) or small_windows(self.name, self.size, lanes)
 
     def rows_wanted(self, rows: int | None) -> int:
         """Returns a window."""
@@ -120,7 +119,7 @@ class Shuffle(RowOperator):
         """Returns the position before the window with this row, where the input's position before that can be told."""
         number = rows // self.size
         first = number * self.size
-        found = self.inputs[0].position_behind(first, epoch)
+        found = position_behind(self.inputs[0], first, epoch)
         return None if found is None else (CutPosition(found[0], first - found[1], number), first)
 
     def window_key(self, epoch: int, number: int) -> Key:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from arrowflow.options import MAX_CHUNK_ROWS
+from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.lane import Lane
-from arrowflow.plan.node import BindContext, SourceOrder
+from arrowflow.plan.node import BindContext
 from arrowflow.random import BLOCK_ORDER, permutation, philox
 
 BLOCKS_IN_WINDOW: Final = 8

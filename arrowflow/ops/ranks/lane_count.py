@@ -6,7 +6,7 @@ from arrowflow.errors import PlanError
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import check_size
-from arrowflow.plan.lane import Obstacle, too_few
+from arrowflow.plan.lane import Obstacle, obstacle_of, too_few
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders
 from arrowflow.plan.walk import post_order, rows_in_lanes
@@ -44,7 +44,7 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
     size, most = batch_rows(plan), DEFAULT_LANES
     while True:
         lanes = divisor(size, most) if given is None else given
-        obstacle = plan.obstacle(lanes, 1)
+        obstacle = obstacle_of(plan, lanes, 1)
         if small_windows and obstacle is not None and obstacle.most_lanes:
             obstacle = None
         of_batches = (

@@ -42,7 +42,8 @@ from arrowflow.ops.ranks.whole import ShareOfBatches, share_of_batches
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.ops.rows.take import Take
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import FOREVER, Lane, Obstacle
+from arrowflow.plan.access import RowAccess, position_behind
+from arrowflow.plan.lane import FOREVER, InLanes, Lane, Obstacle, dealt_rows, in_lane
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import LanesPosition, Position
 from arrowflow.plan.row_ranges import push_row_ranges
@@ -56,7 +57,7 @@ How = Literal["parts", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitByRank(RowOperator):
+class SplitByRank(RowOperator, InLanes, RowAccess):
     """The part of the global batches that belongs to one of several processes.
 
     Row order: in parts, at each step rows of each lane of the rank, lane after lane; whole, that of its input. Memory: in
@@ -209,8 +210,8 @@ class SplitByRank(RowOperator):
         batch, step_rows = self._batch, (batch_rows(self.inputs[0]) or 0) // self.lanes
         plan = self.inputs[0] if batch is None else batch.inputs[0]
         # A cache keeps the rows that a lane has in epoch 0. Beside one, no remainder goes to another lane in another epoch.
-        rotating = 0 if dealt_caches(plan) else plan.dealt_rows()
-        return plan.in_lane(Lane(number, self.lanes, step_rows, turns=((FOREVER, rotating),)))
+        rotating = 0 if dealt_caches(plan) else dealt_rows(plan)
+        return in_lane(plan, Lane(number, self.lanes, step_rows, turns=((FOREVER, rotating),)))
 
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
@@ -244,7 +245,7 @@ class SplitByRank(RowOperator):
                 "from its steps, unless batch comes last; merge the states of all ranks by af.merge_states"
             )
         rows = step * (batch.size // (self.lanes or 1))
-        return [lane for lane in lanes if self._lane(lane).position_behind(rows, 0) is None]
+        return [lane for lane in lanes if position_behind(self._lane(lane), rows, 0) is None]
 
     @property
     def _rows_to_deal(self) -> Count:
@@ -372,7 +373,7 @@ class SplitByRank(RowOperator):
             drop_remainder=batch.drop_remainder,
             width=row_width(batch.inputs[0].schema),
             part_bytes=part_bytes,
-            behind=lambda lane, rows, epoch: self._lane(lane).position_behind(rows, epoch),
+            behind=lambda lane, rows, epoch: position_behind(self._lane(lane), rows, epoch),
             shuffles=shuffles,
             collects=collects,
             context=context,

@@ -24,13 +24,15 @@ from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.batch import Batch
+from arrowflow.ops.combine.interleave import in_order
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.coordinator import Coordinator
 from arrowflow.ops.ranks.rank import Rank
 from arrowflow.ops.ranks.steps import no_step
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Obstacle
+from arrowflow.plan.access import RowAccess, position_at
+from arrowflow.plan.lane import InLanes, Obstacle
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
@@ -39,7 +41,7 @@ _LOGGER: Final = logging.getLogger("arrowflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareOfBatches(RowOperator):
+class ShareOfBatches(RowOperator, InLanes, RowAccess):
     """The rows of one rank of each batch; or of whole batches in turn.
 
     Row order: its input's. Memory: its input's; with whole batches in turn, those of one round. Deterministic. Resume: its
@@ -104,7 +106,7 @@ class ShareOfBatches(RowOperator):
         return share
 
     def position_at(self, step: int, epoch: int) -> Position:
-        return self.inputs[0].position_at(step if self.cuts else step * self.process.world_size, epoch)
+        return position_at(self.inputs[0], step if self.cuts else step * self.process.world_size, epoch)
 
     def at_end(self, plan: Node) -> Node:
         """Has ranks compare their epochs, where they can."""
@@ -157,7 +159,7 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
     Raises:
         PlanError: A batch has not a row for each rank.
     """
-    plan = plan.in_order()
+    plan = in_order(plan)
     cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
     above: list[Node] = []
     while _treats_batches(plan, cuts):

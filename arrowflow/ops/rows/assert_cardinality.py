@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+import pyarrow as pa
+
 from arrowflow.errors import DataError, PlanError
 from arrowflow.kernels.items import Item
-from arrowflow.kernels.kinds import CountingKernel
+from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.cache.cache import adds_up, dealt_caches
 from arrowflow.ops.sources.files.row_counts import RowCounts, known_as
 from arrowflow.options import ResolvedOptions, check_size
-from arrowflow.plan.lane import Lane, Obstacle, too_few
-from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
+from arrowflow.plan.access import RowAccess, SourceOrder, position_behind, with_source_order
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, in_lane, obstacle_of, too_few
+from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Counted
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
@@ -24,7 +27,7 @@ from arrowflow.plan.walk import rows_in_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssertCardinality(RowOperator):
+class AssertCardinality(RowOperator, InLanes, RowAccess):
     """All rows of its input, of which there are `count`; an error otherwise. `kept` tells which rows of files they are.
 
     Row order: as its input. Memory: nothing held. Deterministic. Resume: (input's position, rows passed).
@@ -65,21 +68,21 @@ class AssertCardinality(RowOperator):
         if self.kept is not None and dealt_caches(child) and (found := adds_up(self.count, lanes, times)):
             return found
         if self.kept is not None:
-            return too_few(self.name, self.count, lanes, times) or child.obstacle(lanes, times)
+            return too_few(self.name, self.count, lanes, times) or obstacle_of(child, lanes, times)
         if rows_in_lanes(child) != self.count:
             return Obstacle(
                 self.name,
                 "counts the rows of the whole stream",
                 "declare assert_cardinality(af.count_rows(dataset)), where `dataset` is all that comes before",
             )
-        return child.obstacle(lanes, times)
+        return obstacle_of(child, lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
         """Deals the rows that are left, where counts tell which these are; a number that is known anyway needs no check."""
         (child,) = self.inputs
         if self.kept is None:
-            return child.in_lane(lane)
-        return dataclasses.replace(self, lane=lane).on(_dealt_by(self.kept, child).in_lane(lane))
+            return in_lane(child, lane)
+        return dataclasses.replace(self, lane=lane).on(in_lane(_dealt_by(self.kept, child), lane))
 
     def dealt_rows(self) -> int:
         """Returns the rows that are left."""
@@ -96,12 +99,12 @@ class AssertCardinality(RowOperator):
         plan = _dealt_by(self.kept, self.inputs[0])
         while plan.inputs and (plan.traits.one_to_one or plan.traits.drops_rows) and not plan.traits.opaque:
             (plan,) = plan.inputs
-        found = None if plan.inputs else plan.position_behind(rows, epoch)
+        found = None if plan.inputs else position_behind(plan, rows, epoch)
         return None if found is None else (Counted(found[0], rows), rows)
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Orders the source: the number of rows stays."""
-        return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
+        return dataclasses.replace(self, inputs=(with_source_order(self.inputs[0], order),))
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
@@ -130,27 +133,28 @@ def _dealt_by(kept: RowCounts, plan: Node) -> Node:
     return plan.on(_dealt_by(kept, child))
 
 
-class AssertCardinalityKernel(CountingKernel):
+class AssertCardinalityKernel(StateKernel):
     """Passes chunks on and counts their rows."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
+    def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Counts the rows."""
+        self.state += chunk.num_rows
+        return chunk
+
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on, without rows that are too many."""
-        left = max(0, self._count - self._counted)
+        left = max(0, self._count - self.state)
         if item.chunk.num_rows > left:
             if left:
-                self._counted = self._count
-                yield item._replace(
-                    chunk=item.chunk.slice(0, left), position=Counted(item.position, self._count)
-                )
+                yield from StateKernel.push(self, item._replace(chunk=item.chunk.slice(0, left)))
             raise DataError(f"expected {self._count:,} rows, found more; declare another number")
-        self._counted += item.chunk.num_rows
-        yield item._replace(position=Counted(item.position, self._counted))
+        yield from StateKernel.push(self, item)
 
     def finish(self) -> Iterator[Item]:
         """Checks that no row is missing."""
-        if self._counted < self._count:
-            raise DataError(f"expected {self._count:,} rows, found {self._counted:,}; declare another number")
+        if self.state < self._count:
+            raise DataError(f"expected {self._count:,} rows, found {self.state:,}; declare another number")
         yield from ()

@@ -6,7 +6,7 @@ The one kernel is serial and adds a column of 8 bytes a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -14,12 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, shown
-from arrowflow.expr import untyped
-from arrowflow.kernels.items import Item
-from arrowflow.kernels.kinds import CountingKernel
+from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Columns, Count, Names, Node
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Counted
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
@@ -38,7 +36,7 @@ class Enumerate(Operator):
     """
 
     name: ClassVar[str] = "enumerate"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, in_turn=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, in_turn=True, keeps_number=True)
 
     start: int = 0
     column: str = "index"
@@ -56,10 +54,6 @@ class Enumerate(Operator):
         """Returns the first number and the column's name."""
         return {"start": self.start, "name": self.column}
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns the new column, then its input's columns."""
-        return tuple(numbered_schema(untyped(names[0]), self.column).names)
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the new column, then its input's columns."""
         return numbered_schema(inputs[0], self.column)
@@ -67,14 +61,6 @@ class Enumerate(Operator):
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns without the new column."""
         return (None if wanted is None else wanted - {self.column},)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows."""
-        return inputs[0]
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The new column is new memory; the other columns are its input's memory."""
-        return inputs[0]
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
@@ -99,23 +85,22 @@ def numbered_schema(schema: pa.Schema, column: str) -> pa.Schema:
     return pa.schema([pa.field(column, pa.int64()), *schema], metadata=schema.metadata)
 
 
-class EnumerateKernel(CountingKernel):
+class EnumerateKernel(StateKernel):
     """Counts rows and numbers them."""
+
+    makes_memory = True
 
     def __init__(self, start: int, column: str) -> None:
         self._start = start
         self._column = column
         self._schema: pa.Schema | None = None
 
-    def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on with its numbers."""
-        chunk, rows = item.chunk, item.chunk.num_rows
-        if not rows:
-            yield item._replace(position=Counted(item.position, self._counted))
-            return
+    def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the chunk with its numbers."""
+        rows = chunk.num_rows
         if self._schema is None:
             self._schema = numbered_schema(chunk.schema, self._column)
-        first = self._start + self._counted
+        first = self._start + self.state
         if first + rows > 1 << 63:
             raise DataError(
                 f"row {(1 << 63) - self._start:,} has a number beyond 64 bits, since `start` is {self._start:,}; "
@@ -124,12 +109,5 @@ class EnumerateKernel(CountingKernel):
         numbers = np.arange(rows, dtype=np.int64)
         numbers += first
         column = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(numbers)])
-        self._counted += rows
-        # No ticket, as the chunk has new memory: the stage makes a claim on all of its buffers. The ledger counts the
-        # new buffer, and the input's buffers still only once, which stay claimed for as long as this chunk lives.
-        yield Item(
-            pa.RecordBatch.from_arrays([column, *chunk.columns], schema=self._schema),
-            Counted(item.position, self._counted),
-            None,
-            item.origin,
-        )
+        self.state += rows
+        return pa.RecordBatch.from_arrays([column, *chunk.columns], schema=self._schema)

@@ -22,12 +22,13 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.lazy import compute as pc
-from arrowflow.ops.columns.column_program import check_columns, check_names
+from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.node import Columns, Names, Node
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.types import is_untyped
 from arrowflow.workarounds.slices import rebased
 
 
@@ -59,18 +60,9 @@ class Explode(Operator):
         """Returns its input's columns, with the type of the elements."""
         return exploded_schema(inputs[0], self.column)
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names([self.column], names[0])
-        return names[0]
-
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns and the lists, which say how often rows repeat."""
         return (None if wanted is None else wanted | {self.column},)
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Elements may be the memory of its input's lists; the other columns are new memory."""
-        return inputs[0]
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces and the gatherer."""
@@ -96,6 +88,8 @@ class Explode(Operator):
 def exploded_schema(schema: pa.Schema, column: str) -> pa.Schema:
     """Returns a schema with the type of the elements in place of the lists."""
     check_columns([column], schema)
+    if is_untyped(schema):
+        return schema
     at = schema.get_field_index(column)
     type = schema.field(at).type
     if not (pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)):

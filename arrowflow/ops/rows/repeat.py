@@ -16,8 +16,9 @@ from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.options import ResolvedOptions, check_size
-from arrowflow.plan.lane import Lane, Obstacle
-from arrowflow.plan.node import Count, Node, SourceOrder
+from arrowflow.plan.access import RowAccess, SourceOrder, with_source_order
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, dealt_rows, in_lane, obstacle_of
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import SharedByEpochs, Traits
@@ -39,7 +40,7 @@ Empty = Literal["ends", "goes on", "fails"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat(RowOperator):
+class Repeat(RowOperator, InLanes, RowAccess):
     """Its input `count` times, or without end. Its epoch e runs epochs e * count, e * count + 1, … of the input.
 
     The next epoch starts while the last rows of the epoch before are still under way. A short epoch from memory, which is
@@ -95,11 +96,11 @@ class Repeat(RowOperator):
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Orders the source: each repetition is an epoch of its own."""
-        return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
+        return dataclasses.replace(self, inputs=(with_source_order(self.inputs[0], order),))
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """Its rows are dealt anew each time."""
-        return self.inputs[0].obstacle(lanes, _times(times, self.count))
+        return obstacle_of(self.inputs[0], lanes, _times(times, self.count))
 
     def in_lane(self, lane: Lane) -> Node:
         """Deals the rows of each repetition after those of the repetition before.
@@ -109,13 +110,13 @@ class Repeat(RowOperator):
         """
         (child,) = self.inputs
         rows = rows_in_lanes(child)
-        own = lane.repeated(self.count or ENDLESS_EPOCHS, child.dealt_rows())
+        own = lane.repeated(self.count or ENDLESS_EPOCHS, dealt_rows(child))
         empty: Empty = "fails" if rows is None else "goes on" if rows else "ends"
-        return dataclasses.replace(self, empty=empty).on(child.in_lane(own))
+        return dataclasses.replace(self, empty=empty).on(in_lane(child, own))
 
     def dealt_rows(self) -> int:
         """Returns the rows of all repetitions; nothing is dealt after an endless one."""
-        return (self.count or 0) * self.inputs[0].dealt_rows()
+        return (self.count or 0) * dealt_rows(self.inputs[0])
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one boundary kernel."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -18,8 +18,7 @@ import pyarrow as pa
 from arrowflow.errors import FunctionError, PlanError
 from arrowflow.interchange.handed_over import copied_from
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.items import Item
-from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import as_texts, given_names
@@ -133,12 +132,15 @@ def _wrong(at: ScanPosition) -> str | None:
     return None
 
 
-class ScanKernel(SerialKernel):
+class ScanKernel(StateKernel):
     """Calls the function with the state that it returned last."""
+
+    position = ScanPosition
+    makes_memory = True
 
     def __init__(self, node: Scan, context: Context) -> None:
         self._types = node.types
-        self._state = node.initial_state
+        self.state = node.initial_state
         self._function = BatchFunction(
             node.fn,
             context,
@@ -149,26 +151,11 @@ class ScanKernel(SerialKernel):
         )
         self._uniform = UniformKernel(node.name, node.fn)
 
-    def open(self, position: Position, epoch: int) -> Position:
-        """Restores the state."""
-        if position is None:
-            return None
-        child, self._state = ScanPosition._make(position)
-        return child
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Yields the function's result for a piece; a piece without rows only passes."""
-        if not item.chunk.num_rows:
-            yield item._replace(position=ScanPosition(item.position, self._state))
-            return
-        batch = self._next(item.chunk)
-        ticket = item.ticket if batch is item.chunk else None
-        yield Item(batch, ScanPosition(item.position, self._state), ticket, item.origin)
-
-    def _next(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+    def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the function's result for a piece."""
         function = self._function
-        arguments = json.loads(self._state), function.argument(chunk)
-        batch, self._state = function.call(
+        arguments = json.loads(self.state), function.argument(chunk)
+        batch, self.state = function.call(
             chunk.num_rows, *arguments, then=lambda returned: self._taken(returned, chunk)
         )
         return batch

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -12,8 +11,8 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.kernels.gather import GatherKernel, gathered
-from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import CountingKernel
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.order.random_access import InPlaceRows, PickedRows, Rows
 from arrowflow.options import ResolvedOptions, check_size
@@ -66,15 +65,6 @@ class Shard(RowOperator):
         rows = inputs[0]
         return len(range(self.index, rows, self.num_shards)) if isinstance(rows, int) else rows
 
-    @property
-    def picks_rows(self) -> bool:
-        """Every n-th."""
-        return True
-
-    def picking_from(self, source: Node) -> Node:
-        """Leaves the rows where they lie."""
-        return dataclasses.replace(self, in_place=True).on(source)
-
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """The kept rows are gathered into new memory."""
         return inputs[0] or self.num_shards > 1
@@ -112,17 +102,17 @@ class Strided:
         return self.chunk.num_rows if self.first < self.chunk.num_rows else 0
 
 
-class StrideCountKernel(CountingKernel):
+class StrideCountKernel(StateKernel):
     """Finds the first wanted row of each chunk."""
 
     def __init__(self, node: Shard) -> None:
         self._node = node
 
-    def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on with the number of its first wanted row."""
-        first = (self._node.index - self._counted) % self._node.num_shards
-        self._counted = (self._counted + item.chunk.num_rows) % self._node.num_shards
-        yield item._replace(chunk=Strided(item.chunk, first), position=Counted(item.position, self._counted))
+    def step(self, chunk: pa.RecordBatch | Rows) -> Strided:
+        """Returns the chunk with the number of its first wanted row."""
+        first = (self._node.index - self.state) % self._node.num_shards
+        self.state = (self.state + chunk.num_rows) % self._node.num_shards
+        return Strided(chunk, first)
 
 
 class StrideKernel(GatherKernel):

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from arrowflow.kernels.items import Item
-from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.access import position_behind
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.shape import Shape, below
@@ -55,7 +56,7 @@ class Skip(RowOperator):
         """Returns one serial kernel."""
         behind: tuple[Position, int] = None, 0
         if options.deterministic:  # without an order places are not counted in rows
-            behind = self.inputs[0].position_behind(self.count) or behind
+            behind = position_behind(self.inputs[0], self.count) or behind
         return (
             KernelSpec(
                 operator=self.name,
@@ -66,7 +67,7 @@ class Skip(RowOperator):
         )
 
 
-class SkipKernel(SerialKernel):
+class SkipKernel(StateKernel):
     """Drops chunks until `count` rows have passed, then passes everything on.
 
     Args:
@@ -78,26 +79,24 @@ class SkipKernel(SerialKernel):
     def __init__(self, count: int, behind: Position = None, skipped: int = 0) -> None:
         self._count = count
         self._behind = behind
-        self._skipped = skipped
-        self._begins = False  # at the position `behind`
+        self.state = skipped
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores how many rows were skipped."""
-        if position is None:
-            self._begins = self._behind is not None
-            return self._behind
-        at = Counted._make(position)
-        self._skipped = at.rows
-        return at.input
+        self._begins = position is None and self._behind is not None
+        return self._behind if position is None else StateKernel.open(self, position, epoch)
+
+    def step(self, chunk: Any) -> Any:
+        """Returns the rows after the first `count`; a chunk that is dropped whole goes on empty."""
+        drop = min(chunk.num_rows, self._count - self.state)
+        self.state += drop
+        return chunk.slice(drop) if drop else chunk
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes on the rows after the first `count`; a chunk that is dropped whole goes on empty."""
+        """Passes the chunk on."""
         if self._begins:
             # The empty item gives the start's position: the operators after this one keep it.
             self._begins = False
-            here = Counted(self._behind, self._skipped)
+            here = Counted(self._behind, self.state)
             yield Item(item.chunk.slice(0, 0), here, item.ticket, item.origin._replace(last=False))
-        drop = min(item.chunk.num_rows, self._count - self._skipped)
-        self._skipped += drop
-        chunk = item.chunk if not drop else item.chunk.slice(drop)
-        yield item._replace(chunk=chunk, position=Counted(item.position, self._skipped))
+        yield from StateKernel.push(self, item)

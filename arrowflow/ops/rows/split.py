@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.gather import GatherKernel, chosen
-from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import CountingKernel
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions, check_seed
-from arrowflow.plan.lane import Lane, Obstacle, too_few
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, in_lane, obstacle_of, too_few
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted
 from arrowflow.plan.shape import Shape
@@ -40,7 +40,7 @@ MAX_COUNTED_ROWS = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split(RowOperator):
+class Split(RowOperator, InLanes):
     """The rows of its input whose draw lies in one part of the unit interval.
 
     Row order: as its input. Memory: the kept rows, one chunk a call. Deterministic. Resume: (input's position, rows
@@ -103,7 +103,7 @@ class Split(RowOperator):
             )
         if rows is None or _source(self.inputs[0]) is None:
             return Obstacle(self.name, "numbers the rows of the whole stream", "split right after the source")
-        return too_few(self.name, rows, lanes, times) or self.inputs[0].obstacle(lanes, times)
+        return too_few(self.name, rows, lanes, times) or obstacle_of(self.inputs[0], lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
         """Deals the rows of the part."""
@@ -111,7 +111,7 @@ class Split(RowOperator):
         assert isinstance(rows, int)
         part = dataclasses.replace(self, inputs=())  # without the rows of a source in memory
         own = dataclasses.replace(lane, kept=KeptByDraws(part, rows))
-        return dataclasses.replace(self, lane=own).on(self.inputs[0].in_lane(own))
+        return dataclasses.replace(self, lane=own).on(in_lane(self.inputs[0], own))
 
     def dealt_rows(self) -> int:
         """Returns the rows of the part."""
@@ -124,10 +124,6 @@ class Split(RowOperator):
             return 0
         assert isinstance(self.lane.kept, KeptByDraws)
         return self.lane.rows(self.lane.kept.of_rows, epoch)[0]
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The kept rows are gathered into new memory, unless all of a chunk are kept."""
-        return inputs[0]
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a serial kernel that counts rows, and a stateless kernel that draws and gathers."""
@@ -251,7 +247,7 @@ class Numbered(NamedTuple):
         return self.chunk.num_rows
 
 
-class NumberKernel(CountingKernel):
+class NumberKernel(StateKernel):
     """Numbers the rows.
 
     Args:
@@ -261,11 +257,11 @@ class NumberKernel(CountingKernel):
     def __init__(self, first: int = 0) -> None:
         self._first = first
 
-    def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on with the number of its first row."""
-        first = self._first + self._counted
-        self._counted += item.chunk.num_rows
-        yield item._replace(chunk=Numbered(item.chunk, first), position=Counted(item.position, self._counted))
+    def step(self, chunk: pa.RecordBatch) -> Numbered:
+        """Returns the chunk with the number of its first row."""
+        first = self._first + self.state
+        self.state += chunk.num_rows
+        return Numbered(chunk, first)
 
 
 class SplitKernel(GatherKernel):

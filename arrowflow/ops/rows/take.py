@@ -6,12 +6,11 @@ for a position.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from arrowflow.kernels.items import Item
-from arrowflow.kernels.kinds import CountingKernel
+from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Count, Node
@@ -62,7 +61,7 @@ class Take(RowOperator):
         )
 
 
-class TakeKernel(CountingKernel):
+class TakeKernel(StateKernel):
     """Passes chunks on until `count` rows have passed, then is done, which stops all work before it in the chain."""
 
     def __init__(self, count: int) -> None:
@@ -71,14 +70,13 @@ class TakeKernel(CountingKernel):
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores how many rows were taken."""
-        below = CountingKernel.open(self, position, epoch)
-        self.done = self._counted >= self._count
+        below = StateKernel.open(self, position, epoch)
+        self.done = self.state >= self._count
         return below
 
-    def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on, cut where `count` is reached."""
-        rows = min(item.chunk.num_rows, self._count - self._counted)
-        chunk = item.chunk if rows == item.chunk.num_rows else item.chunk.slice(0, rows)
-        self._counted += rows
-        self.done = self._counted >= self._count
-        yield item._replace(chunk=chunk, position=Counted(item.position, self._counted))
+    def step(self, chunk: Any) -> Any:
+        """Returns the chunk, cut where `count` is reached."""
+        rows = min(chunk.num_rows, self._count - self.state)
+        self.state += rows
+        self.done = self.state >= self._count
+        return chunk if rows == chunk.num_rows else chunk.slice(0, rows)

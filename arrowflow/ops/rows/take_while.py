@@ -6,9 +6,8 @@ no row after the end is handed to it, except for the rest of its piece.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,21 +16,20 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.expr import Expr, Program, Project, compile_steps, expand, parse_expression
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.items import Item
-from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.kernels.pieces import PieceOperator
 from arrowflow.kernels.recut import recut_specs
 from arrowflow.lazy import compute as pc
-from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
+from arrowflow.ops.columns.column_program import check_columns, given_names
 from arrowflow.ops.columns.filter import mask_of
-from arrowflow.ops.functions.function import check_function, code_digest, function_name
-from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, check_format
+from arrowflow.ops.functions.function import check_function, function_name
+from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, PredicateOperator, check_format
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.types import is_untyped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +66,6 @@ class TakeWhile(RowOperator):
         """Returns the predicate as text."""
         return f"take_while({self.predicate!r})"
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names(self.predicate.columns, names[0])
-        return names[0]
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, after a check that the predicate fits it."""
         self.program(inputs[0])
@@ -88,7 +81,7 @@ class TakeWhile(RowOperator):
         singles = expand(self.predicate, schema)
         program = compile_steps((Project(tuple((str(at), one) for at, one in enumerate(singles))),), schema)
         for found in program.schema:
-            if not pa.types.is_boolean(found.type):
+            if not (is_untyped(schema) or pa.types.is_boolean(found.type)):
                 raise PlanError(
                     f"take_while: {self.predicate!r} is {found.type}, expected a boolean, as in pl.col('x') > 0"
                 )
@@ -100,10 +93,6 @@ class TakeWhile(RowOperator):
         if wanted is None or schema is None:
             return (None,)
         return (wanted.union(*(single.columns for single in expand(self.predicate, schema))),)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns None where there are rows: only a run tells."""
-        return 0 if inputs[0] == 0 else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
@@ -119,71 +108,15 @@ class TakeWhile(RowOperator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeWhileBy(RowOperator, PieceOperator):
+class TakeWhileBy(PredicateOperator):
     """The rows of its input before the first one for which `fn`, called on a piece of them, does not return true.
 
     Row order: as its input. Memory: input and output of one call. Deterministic if `fn` is. Resume: (position before
     the piece, rows, split, piece; whether it ended).
-
-    Attributes:
-        fn: Returns an array of booleans, one a row; or a class that is instantiated once.
-        format: The format of the batches that `fn` sees.
-        columns: The only columns that `fn` reads and sees; None for all columns.
-        place: Bound: the operator's place in the plan as written.
     """
 
     name: ClassVar[str] = TakeWhile.name
     traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True)
-
-    fn: Callable[..., Any] = field(hash=False)
-    format: BatchFormat = "arrow"
-    columns: tuple[str, ...] | None = None
-    place: int = field(default=0, compare=False)
-
-    @property
-    def title(self) -> str:
-        """The operator's name and its function's."""
-        return f"{self.name}({function_name(self.fn)})"
-
-    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, for the key of its instances."""
-        columns = bound_names(self.columns, inputs[0].schema)
-        return dataclasses.replace(self, place=context.place, columns=columns).on(*inputs)
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide the input of the function."""
-        return {
-            "fn": function_name(self.fn),
-            "format": self.format,
-            "columns": None if self.columns is None else list(self.columns),
-        }
-
-    def functions(self) -> Mapping[str, str]:
-        """Returns a digest of the function's code."""
-        return {self.name: code_digest(self.fn)}
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names(self.columns or (), names[0])
-        return names[0]
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema."""
-        if self.columns is not None:
-            check_columns(self.columns, inputs[0])
-        return inputs[0]
-
-    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the columns that the function reads."""
-        return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns None where there are rows: only a run tells."""
-        return 0 if inputs[0] == 0 else None
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The function may have kept its argument."""
-        return False
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces and the caller."""
@@ -236,27 +169,26 @@ class TakeWhilePosition(NamedTuple):
     ended: bool
 
 
-class TakeWhileKernel(SerialKernel):
+class TakeWhileKernel(StateKernel):
     """Passes chunks on until a row's predicate is not true, then is done, which stops all work before it."""
+
+    position = TakeWhilePosition
+    state = False
 
     def __init__(self, masks: Callable[[pa.RecordBatch], Sequence[pa.BooleanArray]]) -> None:
         self._masks = masks
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores whether a row ended the stream."""
-        if position is None:
-            return None
-        child, self.done = TakeWhilePosition._make(position)
-        return child
+        before = StateKernel.open(self, position, epoch)
+        self.done = self.state
+        return before
 
-    def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on, cut before the first row whose predicate is not true."""
-        chunk = item.chunk
-        if chunk.num_rows:
-            rows = min(map(_leading_true, self._masks(chunk)), default=chunk.num_rows)
-            self.done = rows < chunk.num_rows
-            chunk = chunk.slice(0, rows) if self.done else chunk
-        yield item._replace(chunk=chunk, position=TakeWhilePosition(item.position, self.done))
+    def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the chunk, cut before the first row whose predicate is not true."""
+        rows = min(map(_leading_true, self._masks(chunk)), default=chunk.num_rows)
+        self.state = self.done = rows < chunk.num_rows
+        return chunk.slice(0, rows) if self.done else chunk
 
 
 def _leading_true(mask: pa.BooleanArray) -> int:

@@ -28,15 +28,15 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.columns.column_program import (
     as_texts,
     bound_names,
-    check_columns,
     check_names,
     given_names,
 )
 from arrowflow.options import ResolvedOptions, check_size
-from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.types import is_untyped
 from arrowflow.workarounds.slices import readable
 
 Words = npt.NDArray[np.uint64]
@@ -83,11 +83,6 @@ class Unique(RowOperator):
         """Finds the columns that selectors pick."""
         return dataclasses.replace(self, columns=bound_names(self.columns, inputs[0].schema)).on(*inputs)
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names."""
-        check_names(self.columns or (), names[0])
-        return names[0]
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema.
 
@@ -95,7 +90,9 @@ class Unique(RowOperator):
             PlanError: A column is unknown, or has a type that cannot be a key.
         """
         schema = inputs[0]
-        check_columns(self.columns or (), schema)
+        check_names(self.columns, schema)
+        if is_untyped(schema):
+            return schema
         for name in self.columns or schema.names:
             if not _can_be_key(schema.field(name).type):
                 raise PlanError(
@@ -106,10 +103,6 @@ class Unique(RowOperator):
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns and the columns of the key."""
         return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns None where there are rows: only a run tells."""
-        return 0 if inputs[0] == 0 else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernels: one hashes keys, one looks the keys up, one gathers the rows."""

@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Self
 from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import Options, ResolvedOptions
+from arrowflow.plan.bind import SetsOptions
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WithOptions(RowOperator):
+class WithOptions(RowOperator, SetsOptions):
     """The same chunks, in a pipeline with these options. The last of several settings of one field wins.
 
     Row order: as its input. Memory: nothing held. Resume: as its input.
@@ -23,8 +24,6 @@ class WithOptions(RowOperator):
 
     name: ClassVar[str] = "with_options"
     traits: ClassVar[Traits] = Traits(one_to_one=True)
-
-    options: Options
 
     @classmethod
     def of(cls, below: Node, options: Options) -> Self:
@@ -40,10 +39,6 @@ class WithOptions(RowOperator):
     def identity(self) -> dict[str, Any]:
         """Returns nothing: `with_options` itself changes neither rows nor order nor positions."""
         return {}
-
-    def sets(self) -> Options:
-        """Returns its options."""
-        return self.options
 
     @property
     def noop(self) -> bool:

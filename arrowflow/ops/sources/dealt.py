@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Self
 
 from arrowflow.kernels.operator import Operator
-from arrowflow.plan.lane import Lane, Obstacle, too_few
+from arrowflow.plan.access import RowAccess
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
 from arrowflow.plan.node import Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DealtSource(Operator):
+class DealtSource(Operator, InLanes, RowAccess):
     """A source that knows its rows by their numbers in the order of an epoch.
 
     Attributes:

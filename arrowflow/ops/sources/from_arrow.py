@@ -17,7 +17,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.ops.sources.from_indexed import FromMapped
 from arrowflow.ops.sources.from_memory import from_batches
-from arrowflow.ops.sources.from_stream import FromOneShot, FromStream, OneShot, is_dataset
+from arrowflow.ops.sources.from_stream import FromDataset, FromOneShot, FromStream, OneShot, is_dataset
 from arrowflow.ops.sources.from_tables import (
     FromTables,
     IterableDataset,
@@ -87,7 +87,9 @@ def _held_or_streamed(source: Any) -> Node:
         return from_batches(source, source[0].schema)
     if isinstance(source, pa.RecordBatchReader):
         return FromOneShot(source=OneShot(source))
-    if is_dataset(source) or hasattr(source, "__arrow_c_stream__"):
+    if is_dataset(source):
+        return FromDataset(source=source)
+    if hasattr(source, "__arrow_c_stream__"):
         return FromStream(source=source)
     raise PlanError(
         "from_arrow: expected a table, record batches, a pyarrow.dataset.Dataset or anything with "

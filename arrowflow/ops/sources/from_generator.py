@@ -20,7 +20,6 @@ from arrowflow.ops.functions.function import code_digest, conform, function_name
 from arrowflow.ops.sources.from_memory import normalised, normalised_schema
 from arrowflow.ops.sources.generated_rows import Row, RowGroup, RowsKernel
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Count, Names
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -45,7 +44,9 @@ class FromGenerator(Operator):
     """
 
     name: ClassVar[str] = "from_generator"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, opaque=True, resume=Resume.REPLAY)
+    traits: ClassVar[Traits] = Traits(
+        borders=Borders.FREE, opaque=True, resume=Resume.REPLAY, repeatable=False
+    )
 
     takes_over: ClassVar[bool] = True
     """Whether the generator may write into an element again after it yielded the element."""
@@ -76,30 +77,13 @@ class FromGenerator(Operator):
         """Returns a digest of the function's code."""
         return {self.name: code_digest(self.fn)}
 
-    @property
-    def repeatable(self) -> bool:
-        """A generator may yield anything the next time."""
-        return False
-
-    def foresee(self, names: Sequence[Names]) -> Names | None:
-        """Returns the names of its columns, if they were given."""
-        return None if self.types is None else tuple(self.types.names)
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         """Returns the declared schema; without a declared schema only a run tells."""
         return self.types
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The generator may keep its elements."""
-        return False
-
     def copies(self) -> tuple[str, ...]:
         """Returns how the generator's elements are taken over."""
         return (copied_from(self.name),) if self.takes_over else ()
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns None: only a run tells."""
-        return None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task, and what makes chunks of its rows."""

@@ -47,7 +47,7 @@ class FromIndexed(DealtSource):
     """
 
     name: ClassVar[str] = "from_arrow"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, new_memory=True)
 
     memory: FromMemory
     places: Places = field(repr=False)
@@ -101,10 +101,6 @@ class FromIndexed(DealtSource):
             self, memory=dataclasses.replace(self.memory, batches=batches, types=types)
         ).on()
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Each chunk is new memory."""
-        return True
-
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task per split."""
         return (
@@ -156,8 +152,8 @@ class FromMapped(Operator):
         return FromIndexed(memory=memory, places=indices.column(0).to_numpy().astype(np.int64))
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """See `bind`."""
-        raise NotImplementedError
+        """Returns None: the node that it becomes knows."""
+        return None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """See `bind`."""

@@ -24,8 +24,9 @@ from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.order.source_order import Blocks
 from arrowflow.ops.sources.dealt import DealtSource
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.lane import Lane
-from arrowflow.plan.node import Count, Names, Node, SourceOrder
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
@@ -88,10 +89,6 @@ class FromMemory(DealtSource):
         """The schema as the user gave it."""
         return self.given
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns the names of its columns."""
-        return tuple(self.types.names)
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the batches' schema."""
         return self.types
@@ -140,10 +137,6 @@ class FromMemory(DealtSource):
         batches = tuple(batch.select(names) for batch in self.batches)
         types = pa.schema([self.types.field(name) for name in names])
         return dataclasses.replace(self, batches=batches, types=types).on()
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The memory is the user's."""
-        return False
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of slices."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from arrowflow.ops.sources.files.file_identity import dataset_identity
 from arrowflow.ops.sources.from_memory import normalised, normalised_schema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.identity import Code, Unknown
+from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -31,7 +33,7 @@ class FromStream(Operator):
     """
 
     name: ClassVar[str] = "from_arrow"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.REPLAY)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.REPLAY, repeatable=False)
 
     source: Any = field(hash=False)
 
@@ -40,22 +42,21 @@ class FromStream(Operator):
         return {"source": type(self.source).__name__}
 
     def identity(self) -> dict[str, Any]:
-        """Returns the identity of a dataset's files; any other source is code, which makes streams."""
-        told: Any = dataset_identity(self.source) if is_dataset(self.source) else Code(self.source)
-        return told if isinstance(told, dict) else {"source": told}
+        """Returns the source as code, which makes streams."""
+        return {"source": Code(self.source)}
 
-    @property
-    def repeatable(self) -> bool:
-        """Files are repeatable; any other source may make another stream the next time."""
-        return is_dataset(self.source)
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Opens the stream for its schema."""
+        schema = normalised_schema(self.stream().schema)
+        return dataclasses.replace(self, bound=True, schema=schema)
 
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the stream's schema."""
-        return normalised_schema(_open(self.source).schema)
+    def stream(self) -> Any:
+        """Returns a stream, whose schema tells the columns."""
+        return _open(self.source)
 
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Others may hold the memory that the stream hands out."""
-        return False
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the stream's schema, once it is bound."""
+        return self.schema
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task."""
@@ -75,14 +76,25 @@ class FromStream(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FromDataset(FromStream):
+    """The rows of a `pyarrow.dataset.Dataset`, which reads the same files in each epoch."""
+
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.REPLAY)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the identity of the dataset's files."""
+        return dataset_identity(self.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FromOneShot(FromStream):
     """The rows of a stream that can be read once. The second epoch is an error, and so is a state."""
 
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.NONE)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.NONE, repeatable=False)
 
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the stream's schema."""
-        return normalised_schema(self.source.schema)
+    def stream(self) -> Any:
+        """Returns the stream itself, which is not read."""
+        return self.source
 
     def identity(self) -> dict[str, Any]:
         """Returns nothing that tells one stream from another."""
@@ -94,7 +106,8 @@ class FromOneShot(FromStream):
 class StreamKernel(SourceKernel):
     """One task, the whole stream; the position is (rows read,).
 
-    The position counts rows, not record batches: the same query may cut the same rows elsewhere the next time.
+    The position counts rows, not record batches: the same query may cut the same rows elsewhere the next time. So the whole
+    stream is one split, too, and functions see the same rows in a call wherever its batches end.
     """
 
     def __init__(self, source: Any, schema: pa.Schema) -> None:
@@ -120,7 +133,9 @@ class StreamKernel(SourceKernel):
                 rows += batch.num_rows
                 left = min(rows - task.payload, batch.num_rows)
                 if left > 0:
-                    yield Made(normalised(batch.slice(batch.num_rows - left), self._schema), (rows,))
+                    yield Made(
+                        normalised(batch.slice(batch.num_rows - left), self._schema), (rows,), last=False
+                    )
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, ArrowflowError):
                 raise

@@ -5,6 +5,7 @@ Such a library is never imported here: the owner of one of its objects has impor
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -18,6 +19,7 @@ from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import normalised_schema
 from arrowflow.options import MAX_CHUNK_ROWS
 from arrowflow.plan.identity import Unknown
+from arrowflow.plan.node import BindContext, Node
 from arrowflow.workarounds.forks import check_polars
 
 TABLE_ROWS = 1_000
@@ -61,14 +63,19 @@ class FromTables(FromGenerator):
         """The plan has no function of the user here."""
         return {}
 
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the schema that the other library gives; without it the first table tells."""
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Asks the other library for the schema; without it the first table tells."""
         try:
             schema = self.source.schema()
         except Exception as error:
             kind = type(self.source).__name__
             raise SourceError(f"{kind}: its schema: {said(error)}") from error
-        return None if schema is None else normalised_schema(schema)
+        types = None if schema is None else normalised_schema(schema)
+        return dataclasses.replace(self, bound=True, schema=types)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the schema of the tables, once it is bound."""
+        return self.schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from arrowflow.ops.order.source_order import Block, Blocks
 from arrowflow.ops.order.spans import Places
 from arrowflow.ops.sources.dealt import DealtSource
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.lane import Lane
-from arrowflow.plan.node import Count, Names, Node, SourceOrder
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
@@ -42,7 +43,7 @@ class Range(DealtSource):
     """
 
     name: ClassVar[str] = "range"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, new_memory=True)
 
     start: int
     stop: int
@@ -53,10 +54,6 @@ class Range(DealtSource):
     def arguments(self) -> Mapping[str, Any]:
         """Returns start, stop and step."""
         return {"start": self.start, "stop": self.stop, "step": self.step}
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns the names of its columns."""
-        return tuple(SCHEMA.names)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the one column `id`."""
@@ -93,10 +90,6 @@ class Range(DealtSource):
     def random_access(self) -> Node:
         """A number follows from its place."""
         return dataclasses.replace(self, in_place=True)
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Each chunk is new memory."""
-        return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task per split."""

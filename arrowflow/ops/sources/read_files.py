@@ -38,7 +38,8 @@ from arrowflow.ops.order.spans import Places
 from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.splits import store_in_run
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import BindContext, Names, Node, SourceOrder
+from arrowflow.plan.access import SourceOrder
+from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
@@ -78,7 +79,7 @@ class ReadFiles(ListFiles):
     """
 
     name: ClassVar[str] = "read_files"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, new_memory=True)
     bytes_column: ClassVar[str] = "bytes"
 
     labels: bool = False
@@ -115,9 +116,6 @@ class ReadFiles(ListFiles):
         """Returns all columns, wanted or not."""
         fields = [pa.field("path", pa.string()), pa.field(self.bytes_column, pa.binary())]
         return pa.schema([*fields, enum_field("label", self.label_names)] if self.labels else fields)
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        return tuple(self.all_columns().names)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         schema = self.all_columns()

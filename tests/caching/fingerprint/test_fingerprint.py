@@ -11,6 +11,7 @@ import tarfile
 import textwrap
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from arrowflow.ops.cache.cache import Cache
 from arrowflow.ops.sources.files.file_identity import files_identity, system_identity
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Node
+from arrowflow.plan.walk import repeatable
 from tests.ops.tables import ALL_TYPES, NUMBERS, OPERATORS, Apply, refused, write_shards
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -101,12 +103,10 @@ SOURCES: dict[str, Callable[[Path], af.Dataset]] = {
 def test_every_source_has_one(name: str, shards: Path) -> None:
     assert of(SOURCES[name](shards)) == of(SOURCES[name](shards))
     assert of(SOURCES[name](shards).take(5)) != of(SOURCES[name](shards))
-    repeatable = name != "from_generator"
-    assert bound(SOURCES[name](shards).take(5)).repeatable is repeatable
+    same = name != "from_generator"
+    assert repeatable(bound(SOURCES[name](shards).take(5))) is same
     assert (
-        bound(af.range(9).concatenate(SOURCES[name](shards))).repeatable is repeatable
-        if name == "range"
-        else True
+        repeatable(bound(af.range(9).concatenate(SOURCES[name](shards)))) is same if name == "range" else True
     )
 
 
@@ -393,6 +393,8 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 def test_the_same_in_every_process(shards: Path) -> None:
     def run(seed: int) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
@@ -446,7 +448,7 @@ def test_one_shot_streams() -> None:
         af.FingerprintError, lambda: of(stream()), "from_arrow: a one-shot stream is gone once", 'key="…"'
     )
     assert of(stream(), "key") == of(stream(), "key")
-    assert not bound(stream().take(3)).repeatable
+    assert not repeatable(bound(stream().take(3)))
 
 
 class Streams:
@@ -461,22 +463,23 @@ def test_objects_that_stream_are_code() -> None:
     assert of(af.from_arrow(Streams(3))) == of(af.from_arrow(Streams(3)))
     all_differ(af.from_arrow(Streams(3)), af.from_arrow(Streams(4)))
     assert of(af.from_arrow(Streams(3)), "key") == of(af.from_arrow(Streams(4)), "key")
-    assert not bound(af.from_arrow(Streams(3))).repeatable
+    assert not repeatable(bound(af.from_arrow(Streams(3))))
 
 
 @pytest.mark.parametrize("name", ["interleave", "flat_map"])
 def test_what_functions_open_is_not_in_the_plan(name: str) -> None:
     dataset = getattr(af.range(3), name)(lambda row: af.range(row["id"]))
     assert of(dataset) == of(dataset)
-    assert not bound(dataset.take(3)).repeatable
-    assert bound(af.range(3).map(shift)).repeatable
+    assert not repeatable(bound(dataset.take(3)))
+    assert repeatable(bound(af.range(3).map(shift)))
 
 
 def test_what_is_below_an_operator_that_is_known_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cache, "known_as", property(lambda node: "a name"))
+    monkeypatch.setattr(Cache, "traits", replace(Cache.traits, known_by="key"))
+    monkeypatch.setattr(Cache, "key", "a name", raising=False)
     assert of(af.range(3).map(locked).cache().take(2)) == of(af.range(4).map(locked_too).cache().take(2))
     first = of(af.range(3).cache())
-    monkeypatch.setattr(Cache, "known_as", property(lambda node: "another name"))
+    monkeypatch.setattr(Cache, "key", "another name")
     assert of(af.range(3).cache()) != first
 
 

@@ -600,6 +600,8 @@ def test_a_folder_with_a_lock_alone_goes(tmp_path: Path) -> None:
     assert names_in(tmp_path) == [fingerprint(0), fingerprint(2)]
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 def test_many_clear_at_once(tmp_path: Path) -> None:
     for number in range(30):
         put(tmp_path, number)

@@ -448,6 +448,7 @@ def test_exit_and_interrupt_end_the_call_and_not_the_program() -> None:
     refused(af.ArrowflowError, in_workers(af.range(3), interrupt).to_table, "KeyboardInterrupt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["exit code 7", "signal 9 (SIGKILL"])
 def test_a_worker_that_ends_is_an_error_in_order(ending: str) -> None:
     def fn(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -343,35 +343,6 @@ class Forever:
 # ------------------------------------------------------------------------------------------ threads alone
 
 
-def test_a_call_that_nobody_waits_for_is_named_and_goes_on(gate: Gate) -> None:
-    lender = RunInstances(WallClock(), Runner)
-    instances = lender.instances("owner", blocking(gate, "call"), "Slow")
-    instances.call(lambda instance: instance(None))
-    calling = threading.Thread(target=lambda: instances.call(lambda instance: instance(None)))
-    calling.start()
-    gate.wait_for(1)
-    (home,) = lender.homes
-    assert not home.operators  # its caller waits
-    call: Any = home._call
-    call.done, waited = Interrupting(), call.done
-    with pytest.raises(Interrupting):
-        call.wait()
-    call.done = waited
-    assert list(home.operators) == ["Slow"]
-    lender.end()
-    gate.open()
-    calling.join(SECONDS)
-    home.join(SECONDS)
-    assert not home.is_alive()
-
-
-class Interrupting(Exception):
-    """A lock in whose wait a signal arrives."""
-
-    def acquire(self) -> None:
-        raise self
-
-
 def test_a_call_after_the_end_is_refused() -> None:
     lender = RunInstances(WallClock(), Runner)
     instances = lender.instances("owner", list, "list")

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import hypothesis
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -140,6 +141,15 @@ def test_keys_in_a_state_are_bounded(
 
         assert row_lists(make()) == naive(keys, size, max_groups, lag, most_keys)
         check_resume(make)
+
+
+def test_a_key_is_remembered_as_long_as_its_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "MAX_EMITTED_KEYS", 0)
+    found = groups.Groups(2, max_groups=9, max_lag_rows=100)
+    assert len(list(found.add(np.array([0, 0, 1, 1, 2, 2]), ["a", "b", "c"], 0))) == 3
+    assert found.emitted(5) == [5]
+    assert len(list(found.add(np.array([0, 0]), ["c"], 6))) == 1
+    assert found.emitted(5) == [7]  # the next group of a key takes the place of the one before
 
 
 def test_a_state_stays_small_with_very_many_keys() -> None:

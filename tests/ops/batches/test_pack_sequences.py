@@ -90,6 +90,7 @@ def test_contracts(strategy: Any, length: int, window: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_contracts_of_what_may_stand_around_it(strategy: Any) -> None:
     chunks = [cut(DOCUMENTS.combine_chunks().to_batches()[0], [3, 0, 4])]

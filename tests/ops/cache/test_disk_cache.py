@@ -906,6 +906,8 @@ def test_a_run_that_is_killed_anywhere_is_gone_on_with(tmp_path: Path) -> None:
     assert committed(root) == set(range(4000))
 
 
+@pytest.mark.slow
+@pytest.mark.versions
 def test_processes_share_the_work(tmp_path: Path) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
     with Runs() as one, Runs() as two, Runs() as three:

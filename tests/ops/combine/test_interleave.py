@@ -298,7 +298,7 @@ def test_files_of_a_list(tmp_path: Path) -> None:
         lambda row: af.read_parquet(row["path"]).filter(pl.col("x") % 10 != 1), cycle_length=2
     )
     assert rows_of(ds, "x") == [0, 10, 2, 3, 12, 13, 20, 30, 22, 23, 32, 33, 40, 42, 43]
-    check_dataset(lambda: files.interleave(read_file, cycle_length=3, block_length=1).batch(3))
+    check_dataset(lambda: files.interleave(read_file, cycle_length=3, block_length=1).batch(3), in_full=False)
 
 
 def read_file(row: dict[str, Any]) -> af.Dataset:

@@ -8,6 +8,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -580,8 +581,8 @@ def test_a_function_of_one_row_is_told_what_it_gets() -> None:
 
 
 def test_unknown_columns_are_refused_with_the_closest_names() -> None:
-    ds = numbers(3).map(identity, columns=["roww"])
-    refused(af.PlanError, lambda: batches_of(ds), "map", "did you mean 'row'?")
+    wrong = partial(numbers(3).map, identity, columns=["roww"])
+    refused(af.PlanError, wrong, "map", "did you mean 'row'?")
 
 
 @pytest.mark.parametrize(

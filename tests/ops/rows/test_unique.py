@@ -157,7 +157,7 @@ def test_one_key_too_many_is_an_error_behind_those_that_fit() -> None:
 
 def test_it_says_how_it_resumes_and_what_it_holds() -> None:
     ds = numbers(8).unique(max_rows=1000)
-    assert ds._ready().bound.resume is Resume.REPLAY
+    assert ds._ready().bound.traits.resume is Resume.REPLAY
     assert "hold up to 1,000 keys, 16,000 bytes" in ds.explain()
     with iter(numbers(2, 2).unique(max_rows=5)) as iterator:
         next(iterator)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from arrowflow.errors import SourceError, without_credentials
 from arrowflow.formats.capabilities import Untyped
 from arrowflow.formats.protocol import Footer, Format
+from arrowflow.kernels.context import Context
 from arrowflow.lazy import fs as pafs
 from arrowflow.plan.change import Change
 from arrowflow.plan.identity import Unknown
@@ -211,12 +212,10 @@ def knows_footer(first: Footer | None, format: Format, store: Store) -> bool:
         return False
     if store.is_local:
         return not first.file.is_changed
-    return asks_for_changes(first) and not store.is_python and first.file.mtime_ns is not None
+    return not store.is_python and first.file.mtime_ns is not None
 
 
-def asks_for_changes(footer: Footer) -> bool:
-    """Returns whether each fetch of a split asks if a file that is not local has changed.
-
-    That is one more request beside one for a row group; of a file of one split it would be one in three.
-    """
-    return len(footer.splits) > 1
+def versions_in_run(files: tuple[File, ...], context: Context) -> dict[str, str | None]:
+    """Returns the etags or times of files as a run first met them, which all kernels of the run share."""
+    found: dict[str, str | None] = context.run_storage.setdefault((versions_in_run, id(files)), {})
+    return found

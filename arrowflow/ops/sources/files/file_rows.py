@@ -17,7 +17,7 @@ from arrowflow.formats.protocol import Format, footer_of
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, drawn, is_no_file
-from arrowflow.plan.node import SourceOrder
+from arrowflow.plan.access import SourceOrder
 from arrowflow.random import FILE_ORDER
 from arrowflow.storage import File, Store
 

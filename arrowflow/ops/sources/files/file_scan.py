@@ -18,8 +18,8 @@ from arrowflow.ops.sources.files.file_rows import FileRows
 from arrowflow.ops.sources.files.partitions import Partitions, merged
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.split_tasks import ReadPosition
+from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.lane import Lane
-from arrowflow.plan.node import SourceOrder
 from arrowflow.storage import File, Store
 
 

@@ -21,7 +21,8 @@ from arrowflow.lazy import fs as pafs
 from arrowflow.ops.sources.dealt import DealtSource
 from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.node import BindContext, Count, Names, Node
+from arrowflow.plan.file_source import FileSource
+from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
@@ -42,7 +43,7 @@ _UNQUOTED: Final = "/=+,:;@&!$'()~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListFiles(DealtSource):
+class ListFiles(DealtSource, FileSource):
     """The paths of files as text in the column `path`, listed when the node is bound.
 
     Row order: as the paths are given; those of a directory or a glob are sorted. Memory: one chunk of at most 65,536 paths a call, and the listing. Deterministic. Resume:
@@ -57,7 +58,7 @@ class ListFiles(DealtSource):
     """
 
     name: ClassVar[str] = "list_files"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, names_files=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, names_files=True, new_memory=True)
     suffixes: ClassVar[tuple[str, ...]] = ANY_SUFFIX
 
     paths: Any = field(hash=False)
@@ -102,10 +103,6 @@ class ListFiles(DealtSource):
             self.paths, self.files, filesystem=self.filesystem, suffixes=self.suffixes, operator=self.name
         )
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns the names of its columns."""
-        return tuple(SCHEMA.names)
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the one column `path`."""
         return SCHEMA
@@ -117,10 +114,6 @@ class ListFiles(DealtSource):
     def part(self, first: int, before: int) -> Self:
         """Returns some of the files."""
         return dataclasses.replace(self, files=self.files[first:before], names=self.names[first:before])
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Each chunk is new memory."""
-        return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task per split."""

@@ -46,16 +46,18 @@ from arrowflow.ops.sources.files.partitions import described, discover, merged, 
 from arrowflow.ops.sources.files.read_kernels import kernels_of
 from arrowflow.ops.sources.files.split_tasks import ReadPosition
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.change import Change
-from arrowflow.plan.lane import Lane, Obstacle, too_few
-from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
+from arrowflow.plan.access import RowAccess, SourceOrder
+from arrowflow.plan.change import Change, Changeable
+from arrowflow.plan.file_source import FileSource
+from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
+from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.shape import checked
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.storage import Contents, Requests, lists_anew, resolve, shown_paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read(FileScan):
+class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
     """The rows of files, in sorted order of paths, or as a `shuffle` after it orders them.
 
     Memory: one split a call with its decode scratch, and a few chunks ahead; for files that are not local, also the
@@ -159,12 +161,10 @@ class Read(FileScan):
         """The schema of the first file as it has it."""
         return None if self.first is None else self.first.stored
 
-    def foresee(self, names: Sequence[Names]) -> Names | None:
-        """Returns the names of its columns, if they were given."""
-        return None if self.target is None else tuple(self.target.names)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the columns to read of the first file's schema, or of `target`."""
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the columns to read of the first file's schema, or of `target`; before it is bound, all of `target`."""
+        if self.first is None:
+            return self.target
         schema = with_fields_only(self.all_columns(), self.fields)
         if self.columns is None:
             return schema

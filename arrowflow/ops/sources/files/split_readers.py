@@ -20,7 +20,7 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made
 from arrowflow.kernels.kinds import ReaderKernel
 from arrowflow.ops.order.random_access import InPlaceRows
-from arrowflow.ops.sources.files.file_identity import asks_for_changes
+from arrowflow.ops.sources.files.file_identity import versions_in_run
 from arrowflow.ops.sources.files.file_scan import FileScan
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
@@ -38,12 +38,13 @@ half is let go of with the half: 16 lanes of `wide` hold 410 MiB in place of 730
 class SplitFetcher(ReaderKernel):
     """Fetches the bytes that decoding a split needs, so that decoding never waits. The task's end frees them.
 
-    Before the first fetch from a file of several splits, and after each one, it asks whether the file is still the same.
+    After each fetch, it asks whether the file is still the one whose footer was read: one more request beside one for a row
+    group, and of a file of one row group one in three or four.
     """
 
     def __init__(self, node: FileScan, context: Context) -> None:
         self._store = store_in_run(node.store, context)
-        self._versions: dict[str, str | None] = {}
+        self._versions = versions_in_run(node.files, context)
         self._operator = node.operator
         self._part = node.format.part
 
@@ -55,15 +56,13 @@ class SplitFetcher(ReaderKernel):
         """Yields the task with its bytes."""
         file = payload.footer.file
         if not isinstance(payload.store, Fetched):
-            asks = asks_for_changes(payload.footer)
             with reading(self._operator, file, payload.split.index, self._part):
-                if asks and self._store.is_python and file.path not in self._versions:
+                if self._store.is_python and file.path not in self._versions:
                     raise_change(
                         self._change(file), file, self._operator
                     )  # else two fetches may be of two versions
                 store = self._store.fetch_ahead(file, payload.ranges)
-                if asks:
-                    raise_change(self._change(file), file, self._operator)
+                raise_change(self._change(file), file, self._operator)
             payload = payload._replace(store=store)
         yield Made(payload, None)
 

@@ -12,7 +12,7 @@ from arrowflow.bad_rows import BadRowPolicy, is_bad_data
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.ops.order.source_order import permuted
-from arrowflow.plan.node import SourceOrder
+from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.random import SPLIT_ORDER
 from arrowflow.storage import Range, Store

@@ -14,7 +14,7 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import SerialKernel, SourceKernel
 from arrowflow.ops.order.source_order import permuted
-from arrowflow.ops.sources.files.file_identity import knows_footer
+from arrowflow.ops.sources.files.file_identity import knows_footer, versions_in_run
 from arrowflow.ops.sources.files.file_scan import FileScan
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.runs import CallBytes, Runs, cut
@@ -29,7 +29,7 @@ from arrowflow.ops.sources.files.split_tasks import (
 )
 from arrowflow.plan.position import Position
 from arrowflow.random import FILE_ORDER
-from arrowflow.storage import Requests, Store, coalesce
+from arrowflow.storage import Requests, Store, coalesce, note_version
 
 FOOTER_BYTES = 1 << 16
 SMALL_FILE_BYTES = FOOTER_BYTES
@@ -52,6 +52,7 @@ class FooterSource(SourceKernel):
     ) -> None:
         self._node = node
         self._store = store_in_run(node.store, context)
+        self._versions = versions_in_run(node.files, context)
         self._is_wanted = is_wanted
         self._expected = without(node.all_columns(), node.partitions)
         self._block_files = 1 if node.order is None else OPEN_FILES
@@ -110,7 +111,7 @@ class FooterSource(SourceKernel):
             left_out = NO_BAD_ROWS
             try:
                 held = self._held(number)
-                footer = self._footer(number, held or self._store)
+                footer = self._footer(number, held)
             except ArrowflowError as error:
                 footer = error
                 if is_no_file(error, self._node.policy):
@@ -134,14 +135,16 @@ class FooterSource(SourceKernel):
         with reading(self._node.operator, file):
             return self._store.fetch_ahead(file, [(0, file.size)])
 
-    def _footer(self, number: int, store: Store) -> Footer:
-        node = self._node
-        footer = self._shared.get(number)
-        if footer is not None and not footer.file.is_changed:
-            return footer
-        known = number == 0 and knows_footer(node.first, node.format, self._store)
-        footer = node.first if known else None
-        footer = footer or footer_of(node.operator, node.format, store, node.files[number])
+    def _footer(self, number: int, held: Store | None) -> Footer:
+        node, file = self._node, self._node.files[number]
+        if held is None:  # else the footer has to be that of the held bytes
+            footer = self._shared.get(number)
+            if footer is not None and not footer.file.is_changed:
+                return footer
+            note_version(node.store or self._store, file, self._versions)
+        store = held or self._store
+        known = held is None and number == 0 and knows_footer(node.first, node.format, store)
+        footer = (node.first if known else None) or footer_of(node.operator, node.format, store, file)
         match(self._expected, footer, operator=node.operator, **node.leniency)
         if node.partitions is not None:
             node.partitions.check(node.format, store, footer, node.operator)

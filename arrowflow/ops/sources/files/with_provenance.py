@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import BindContext, Names, Node
+from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Traits
+from arrowflow.types import untyped
 
 PROVENANCE = ("file", "row_group", "row")
 """Names of its columns: the path (string), the number of the row group (int32), and of the row in it (int64)."""
@@ -49,18 +51,14 @@ class WithProvenance(Operator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Leaves the work to the source."""
-        found = inputs[0].with_provenance(self.names)
-        if found is None:
-            raise _misplaced(inputs[0])
-        return found
+        (source,) = inputs
+        if not isinstance(source, Read):
+            raise _misplaced(source)
+        return source.with_provenance(self.names)
 
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names, and its own."""
-        return (*names[0], *self.names)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns None: the source that it becomes knows."""
-        return None
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's columns, and its own; the source that it becomes knows their types."""
+        return untyped([*inputs[0].names, *self.names])
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Is gone once bound."""
