@@ -255,6 +255,6 @@ class ReadySet:
 
 def _is_quick(stream: Stream) -> bool:
     for stage in stream.downstream_first:
-        if not stage.calls_are_short and (stage.running or type(stage.look()) is not Done):
+        if not stage.calls_are_short and (stage.running or not stage.has_begun_all):
             return False
     return True
