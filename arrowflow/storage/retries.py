@@ -159,8 +159,8 @@ def about_credentials(text: str) -> str:
     Example:
         >>> about_credentials("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-48:]
         '(the credentials may have expired, or are wrong)'
-        >>> about_credentials("Unable to parse ExceptionName: ExpiredToken Message: The provided token has expired.")[-45:]
-        ' (the credentials have expired: get new ones)'
+        >>> about_credentials("Unable to parse ExceptionName: ExpiredToken Message: The provided token has expired.")[-44:]
+        '(the credentials have expired: get new ones)'
     """
     if _EXPIRED.search(text):
         return f"{text} (the credentials have expired: get new ones)"

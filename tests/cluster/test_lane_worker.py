@@ -35,7 +35,8 @@ def own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def worker_of(dataset: af.Dataset) -> LaneWorker:
     planned: Any = dataset.with_engine(af.RayEngine(workers=1, cpus_per_worker=1))._ready()
-    lane, *_ = planned.optimised.planned_inputs or (planned.optimised,)  # a whole plan is one lane
+    plan = planned.optimised
+    lane, *_ = getattr(plan, "planned_inputs", plan.inputs) or (plan,)  # a whole plan is one lane
     return LaneWorker(packed(lane.inputs[0], dataclasses.replace(planned.options, ram_budget=64 << 20)), 1)
 
 

@@ -46,7 +46,9 @@ def rows_of(batches: Any) -> list[Any]:
 def session_of(dataset: af.Dataset) -> Session:
     """Returns the workers of a dataset that has run."""
     plan: Any = dataset._ready().optimised
-    (found,) = {lane.session for lane in plan.planned_inputs or (plan,)}  # a whole plan is one lane
+    (found,) = {
+        lane.session for lane in getattr(plan, "planned_inputs", plan.inputs) or (plan,)
+    }  # a whole plan is one lane
     return found
 
 
