@@ -26,6 +26,8 @@ from arrowflow.dataset import plans_of
 from arrowflow.loaders.base import Loader
 from arrowflow.observe.guessed_names import OF_DATASET, OF_LIBRARY
 from tests import warm
+from tests.formats.webdataset.test_webdataset import write_tar
+from tests.ops.tables import PNG
 
 GUESSES = {f"ds.{name}": code for name, code in OF_DATASET.items()} | {
     f"af.{name}": code for name, code in OF_LIBRARY.items()
@@ -35,7 +37,7 @@ CODE = {code: guess for guess, code in reversed(GUESSES.items())}
 
 PACKAGES = {
     "datasets.": "datasets",
-    "deltalake.": "deltalake",
+    "read_delta": "deltalake",
     "duckdb.": "duckdb",
     "lance.": "lance",
     "read_excel": "fastexcel",
@@ -73,6 +75,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
             "rows": [{"x": 1}],
             "array": np.arange(3),
             "path": "data",
+            "folder": "data",
             "name": "data",
             "af": af,
             "pl": pl,
@@ -99,6 +102,11 @@ def written(path: Path, guess: str) -> None:
         pl.DataFrame(table).write_avro(path)
     elif "tfrecord" in guess:
         path.write_bytes(bytes.fromhex("0e00000000000000c5e5693f0a0c0a0a0a017812051a030a010798993925"))
+    elif "WebDataset" in guess:
+        write_tar(path, [("a", {"txt": b"a cat"})])
+    elif "image_folder" in guess:
+        (path / "cat").mkdir(parents=True)
+        (path / "cat" / "a.png").write_bytes(PNG)
     elif "np" in guess or "numpy" in guess:
         with path.open("wb") as file:
             np.save(file, np.arange(2))
