@@ -103,6 +103,7 @@ LONGER = {
     "cast",
     "fill_null",
     "stack",
+    "decode_image",
     "filter",
     "map",
     "map_rows",
