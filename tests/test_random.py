@@ -270,5 +270,5 @@ def test_domains_differ() -> None:
     named = {
         name: value for name, value in vars(random).items() if name.endswith(("_ORDER", "_DRAWS", "_CALLS"))
     }
-    assert len(named) == 10
+    assert len(named) == 11
     assert len(set(named.values())) == len(named)
