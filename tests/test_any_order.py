@@ -34,6 +34,8 @@ from tests.executor.fakes import (
 )
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 ROWS = 900
 OPTIONS = af.Options(deterministic=False, cpu_budget=3, max_chunk_rows=25)
 ROUNDS = scaled(12)

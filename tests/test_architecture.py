@@ -21,6 +21,8 @@ from arrowflow.kernels.operator import Operator
 from arrowflow.optimizer import RULES
 from arrowflow.plan.node import Node
 
+pytestmark = pytest.mark.any_version
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "arrowflow"
 PAGE = ROOT / "ARCHITECTURE.md"

@@ -13,6 +13,8 @@ from benchmarks import beside, compare, data, harness, report, torch_wide, wide
 from benchmarks.__main__ import NAMES, NEEDS
 from benchmarks.peers import environments, epochs, packing
 
+pytestmark = pytest.mark.any_version
+
 ROWS = 100
 
 

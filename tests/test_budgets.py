@@ -16,6 +16,8 @@ import pytest
 import arrowflow as af
 from tests.executor.fakes import Running, Stepper, read_slowly, stepper_of
 
+pytestmark = pytest.mark.any_version
+
 MIB = 1 << 20
 
 

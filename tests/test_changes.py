@@ -19,6 +19,8 @@ import arrowflow as af
 from arrowflow.ops.combine import mixing, sample_from_datasets
 from tests.ops.tables import OPERATORS, Apply, counted, identity, refused, two_thirds
 
+pytestmark = pytest.mark.any_version
+
 State = dict[str, Any]
 Make = Callable[[], af.Dataset]
 

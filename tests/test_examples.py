@@ -14,7 +14,7 @@ import pytest
 
 from tests.warm import Server, close_cached
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_SECONDS = 100

@@ -22,6 +22,8 @@ from arrowflow.testing import Fault, Gate, assert_same_batches, batches_of, chun
 from tests.ops.tables import ALL_TYPES_INSIDE, OPERATORS
 from tests.oracles.plans import CACHING
 
+pytestmark = pytest.mark.any_version
+
 SPLIT_ROWS = 2
 FAULT_ROW = 6
 """The split that begins with this row is hit: some are before it, and one is behind it."""

@@ -22,6 +22,8 @@ from arrowflow.plan import foresight
 from tests import warm
 from tests.ops.tables import ALL_TYPES, OPERATORS, refused
 
+pytestmark = pytest.mark.any_version
+
 Write = Callable[[af.Dataset], Any]
 TABLE = pa.table({"price": [1, 2], "tax": [0.5, 0.5]})
 

@@ -16,6 +16,8 @@ import pytest
 import arrowflow as af
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 
 def odd(ds: af.Dataset) -> af.Dataset:
     return ds.filter(pl.col("id") % 2 == 1)

@@ -18,6 +18,8 @@ import pytest
 import arrowflow as af
 from arrowflow.autotune import Policy
 
+pytestmark = pytest.mark.any_version
+
 
 def events(path: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]

@@ -18,6 +18,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import arrowflow as af
 
+pytestmark = pytest.mark.any_version
+
 NULLS = af.from_arrow(pa.table({"x": [1, None, 3]}))
 ENUM = pl.Enum(["a", "b"])
 

@@ -29,6 +29,8 @@ from arrowflow.plan.walk import post_order
 from tests.ops.tables import PNG
 from tests.oracles.splits import check_rank, check_torch_dataset, ends_in_batches
 
+pytestmark = pytest.mark.any_version
+
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 20_000
 PACKAGES = {

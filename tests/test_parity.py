@@ -26,7 +26,7 @@ import arrowflow as af
 from arrowflow.optimizer import RULES
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 ALL_RULES = tuple(rule.name for rule in RULES)
 NUM_ROWS = 360

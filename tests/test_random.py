@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from arrowflow import random
 from tests.effort import scaled
 
+pytestmark = pytest.mark.any_version
+
 TRIES = max(3_000, scaled(3_000))
 """Orders of a few rows, of which each is as likely as the others: of five rows there are 120."""
 SIZES = (0, 1, 2, 3, 511, 1024, 1025, 1536, 8192, 262_143, 262_144, 262_145, 600_001)

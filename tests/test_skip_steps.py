@@ -10,6 +10,8 @@ import pytest
 import arrowflow as af
 from arrowflow.errors import PlanError
 
+pytestmark = pytest.mark.any_version
+
 LEFT_OUT = {0: [3, 4, 5, 99], 1: range(2), 2: range(100)}
 
 

@@ -12,6 +12,8 @@ import pytest
 from benchmarks.tutorial import TF_DATA_SECONDS, WORK, best_seconds
 from examples import tutorial
 
+pytestmark = pytest.mark.any_version
+
 CASES = {case.name: case for cases in tutorial.STORY for case in cases}
 MAX_PICTURE_BYTES = 60_000
 

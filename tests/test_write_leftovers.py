@@ -22,6 +22,8 @@ from arrowflow.write import leftovers, targets
 from tests.ops.tables import ids, refused
 from tests.test_write import OLD, Steps, look, watched
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:

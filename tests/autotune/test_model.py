@@ -11,6 +11,8 @@ from arrowflow.autotune.model import bottleneck, phrase, window_between
 from arrowflow.physical.tuning import Refusals, StageStatistics, Times
 from tests.autotune.measured import run, sample, stage
 
+pytestmark = pytest.mark.any_version
+
 EARLY = stage(
     "map",
     calls=100,

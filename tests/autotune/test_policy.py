@@ -17,6 +17,8 @@ from tests.autotune.measured import sample, stage
 from tests.autotune.simulation import Simulation, Work, best_fixed
 from tests.effort import scaled
 
+pytestmark = pytest.mark.any_version
+
 WORTH = 0.95
 """Share of the best fixed setting's rate that is asked for."""
 SETTLE_SECONDS, SETTLE_CHUNKS = 1.0, 30

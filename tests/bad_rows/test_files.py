@@ -25,6 +25,8 @@ from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of,
 from tests.formats.tfrecords import encoded, framed
 from tests.ops.tables import refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 ROWS = 300
 BAD = {0, 7, 8, 100, 101, 102, 250, 299}
 GOOD = [number for number in range(ROWS) if number not in BAD]

@@ -14,6 +14,8 @@ import arrowflow as af
 from arrowflow.testing import assert_same_batches, batches_of, check_dataset, check_operator
 from tests.ops.tables import numbers, refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 SMALL = af.Options(max_chunk_rows=7)
 BAD = {3, 4, 20, 41}
 

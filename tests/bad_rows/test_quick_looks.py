@@ -17,6 +17,8 @@ from arrowflow.formats.text.json import JsonFormat
 from arrowflow.formats.text.text import TextFormat
 from tests.formats.reading import open_footer
 
+pytestmark = pytest.mark.any_version
+
 SCHEMA = pa.schema({"whole": pa.int64(), "small": pa.int8(), "part": pa.float64(), "text": pa.string()})
 CSV = CsvFormat(column_names=tuple(SCHEMA.names), block_bytes=150).typed(SCHEMA)
 JSON = JsonFormat(block_bytes=300).typed(SCHEMA)

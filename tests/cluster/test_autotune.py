@@ -15,6 +15,8 @@ import arrowflow as af
 from tests.cluster.test_on_cluster import processes_of, session_of
 from tests.ops.ranks.pipelines import ranks
 
+pytestmark = pytest.mark.any_version
+
 LANES, CHUNK_ROWS = 16, 100
 STEPS = 20_000
 """More than any machine makes before its workers have come and gone."""

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.consumer import PIPELINES, digest, write_shards
 from tests.cluster.kills import TwoNodes, Victim, run_killed, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 ROWS = 60_000
 

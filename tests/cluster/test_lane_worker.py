@@ -25,6 +25,8 @@ from arrowflow.observe.timeline import Timeline
 from arrowflow.physical.tuning import WorkerStatistics
 from tests.cluster import bad_rows
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture(autouse=True)
 def own_cores(monkeypatch: pytest.MonkeyPatch) -> None:

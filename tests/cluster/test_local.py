@@ -11,7 +11,7 @@ import pytest
 
 from tests.ray_cluster import ROOT, SETTINGS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 SCRIPT = """
 import ray

@@ -24,7 +24,7 @@ from arrowflow.errors import FunctionError, MissingPackageError, PlanError, Work
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, UNCOUNTED, of, ranks, steps_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 KILLS = scaled(2)
 """Pipelines of which workers are killed."""

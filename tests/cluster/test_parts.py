@@ -19,6 +19,8 @@ from benchmarks.cluster import store_statistics
 from tests.cluster.test_on_cluster import engine, session_of
 from tests.ray_cluster import STORE_BYTES
 
+pytestmark = pytest.mark.any_version
+
 SHARE = STORE_BYTES // STORE_SHARE
 
 

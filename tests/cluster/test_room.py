@@ -12,6 +12,8 @@ import arrowflow as af
 from arrowflow.cluster.room import NODE_GROUP, asked, room_for
 from arrowflow.errors import PlanError
 
+pytestmark = pytest.mark.any_version
+
 GIB = 1 << 30
 
 

@@ -10,6 +10,8 @@ import arrowflow as af
 from arrowflow.cluster.scaling import CALM, REST, Scaling, dealt
 from arrowflow.errors import PlanError
 
+pytestmark = pytest.mark.any_version
+
 
 class Look(NamedTuple):
     workers: int

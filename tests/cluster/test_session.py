@@ -14,6 +14,8 @@ from arrowflow.cluster.session import MAX_DEATHS, PIECE_BYTES, Asked, Remote, Se
 from arrowflow.errors import PlanError, WorkerError
 from arrowflow.ops.ranks.rank import found_rank
 
+pytestmark = pytest.mark.any_version
+
 
 class RayError(Exception):
     """Stands for what Ray raises where a worker has died."""

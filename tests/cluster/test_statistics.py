@@ -22,6 +22,8 @@ from tests.cluster import bad_rows
 from tests.cluster.test_on_cluster import engine, processes_of, rows_of
 from tests.ops.ranks.pipelines import BATCH, of
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.mark.slow
 def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:

@@ -29,6 +29,8 @@ from arrowflow.run import check_budget
 from tests.effort import scaled
 from tests.executor.fakes import Running, Stepper, stepper_of
 
+pytestmark = pytest.mark.any_version
+
 MIB = 1 << 20
 ROWS = 4_000
 CHUNK_ROWS = 500

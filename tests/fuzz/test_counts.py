@@ -17,6 +17,8 @@ from tests.fuzz.damage import DAMAGES, Damage, damaged
 from tests.fuzz.watch import kinds
 from tests.ops.tables import write_shards
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

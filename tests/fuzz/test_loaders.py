@@ -22,7 +22,7 @@ from tests.fuzz.drafts import DRAFTS, Draft
 from tests.fuzz.watch import kinds
 from tests.loaders.frameworks import plain
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.any_version]
 ROOT: Final = Path(__file__).resolve().parents[2]
 MOST_BATCHES: Final = 12
 PLANS_A_PROCESS: Final = 12

@@ -22,6 +22,8 @@ from tests.fuzz.watch import kinds
 from tests.servers.proxy import Fate, Plan, Proxy, Request
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.any_version
+
 OBJECT, VERSION = 10**8, 10**7
 MOST_ROWS: Final = 20_000
 SPARE_BYTES: Final = 8_000

@@ -21,6 +21,8 @@ from tests.effort import scaled
 from tests.oracles import plans
 from tests.oracles.plans import CACHING, PLANS, Plan, Row
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:

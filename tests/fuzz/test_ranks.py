@@ -19,7 +19,7 @@ from tests.fuzz.drafts import DRAFTS, LOCAL_DRAFTS
 from tests.fuzz.ranks import Case, Refused, Split, Unrunnable, Way, check_parts, check_whole
 from tests.fuzz.watch import kinds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 SIZES: Final = st.sampled_from([1, 2, 4, 8])
 MANY: Final = 100

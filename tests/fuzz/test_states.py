@@ -24,6 +24,8 @@ from tests.fuzz.watch import kinds
 from tests.oracles import plans
 from tests.oracles.plans import PLANS
 
+pytestmark = pytest.mark.any_version
+
 FORGERIES: Final = 8
 """Forged states of each state."""
 

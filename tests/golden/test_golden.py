@@ -12,6 +12,8 @@ from arrowflow import state
 from tests.golden import __main__ as writer
 from tests.golden.pipelines import PIPELINES, rest_of, write_files
 
+pytestmark = pytest.mark.any_version
+
 FILES = sorted(Path(__file__).parent.glob("version_*.json"))
 KEPT = {
     f"{path.stem} {kind}": (kind, kept)

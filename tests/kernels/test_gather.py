@@ -13,6 +13,8 @@ from arrowflow.kernels.gather import GatherKernel, OfSchema
 from arrowflow.kernels.items import Origin
 from arrowflow.testing import batches_of, check_any_chunks, chunked
 
+pytestmark = pytest.mark.any_version
+
 NESTED = pa.list_(pa.list_(pa.int16(), 2), 2)
 COUNT = 24
 ROWS = [[[number, 1], [2, number]] for number in range(COUNT)]

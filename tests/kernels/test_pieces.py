@@ -25,6 +25,8 @@ from arrowflow.options import MAX_CHUNK_BYTES
 from arrowflow.testing import chunked, cut
 from tests.effort import scaled
 
+pytestmark = pytest.mark.any_version
+
 KILOBYTE = 1 << 10
 
 

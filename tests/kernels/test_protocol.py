@@ -10,6 +10,8 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.plan.position import Position
 from arrowflow.testing import cut
 
+pytestmark = pytest.mark.any_version
+
 ROWS = pa.record_batch({"row": pa.array(range(20), pa.int64())})
 
 

@@ -16,6 +16,8 @@ from tests.linear import counting
 from tests.linear.pipelines import PIPELINES
 from tests.linear.run import LARGE, SMALL, grown
 
+pytestmark = pytest.mark.any_version
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 300
 

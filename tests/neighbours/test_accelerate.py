@@ -13,7 +13,12 @@ import pytest
 import arrowflow as af
 from tests.neighbours.snippets import run_snippet
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.any_version,
+]
 with warnings.catch_warnings(action="ignore"):
     torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     accelerate: Any = pytest.importorskip("accelerate", reason="accelerate is not installed")

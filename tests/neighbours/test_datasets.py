@@ -19,7 +19,7 @@ from arrowflow.testing import check_dataset, check_epochs, check_resume
 from tests.neighbours.snippets import run_snippet
 from tests.ops.tables import refused
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 with warnings.catch_warnings(action="ignore"):

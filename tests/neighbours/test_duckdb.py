@@ -13,6 +13,8 @@ from arrowflow.testing import batches_of
 from tests.neighbours.snippets import run_snippet
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 duckdb: Any = pytest.importorskip("duckdb", reason="DuckDB is not installed")
 
 

@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.skipif(
         BACKEND is None, reason="neither PyTorch nor JAX is installed, one of which Keras needs"
     ),
+    pytest.mark.any_version,
 ]
 
 

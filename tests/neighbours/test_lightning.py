@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="Lightning is not installed"),
+    pytest.mark.any_version,
 ]
 
 INPUTS = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)

@@ -12,6 +12,8 @@ import arrowflow as af
 from arrowflow.errors import PlanError
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 pd: Any = pytest.importorskip("pandas", reason="pandas is not installed")
 
 

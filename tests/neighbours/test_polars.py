@@ -13,6 +13,8 @@ from arrowflow.testing import check_epochs, check_resume
 from tests.neighbours.snippets import run_snippet
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 ROWS = 250_000
 FRAME = pl.DataFrame({"x": range(ROWS)}).with_columns(text=pl.col("x").cast(pl.String))
 

@@ -15,7 +15,7 @@ import pytest
 from tests.neighbours.ranks import rows
 from tests.warm import Server, close_cached
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.any_version]
 
 PACKAGES: Final = {
     "dcp": "torch",

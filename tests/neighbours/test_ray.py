@@ -13,7 +13,7 @@ from arrowflow.testing import check_epochs
 from tests.neighbours.snippets import run_snippet
 from tests.ray_cluster import cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.any_version]
 
 
 @pytest.fixture(scope="module", autouse=True)

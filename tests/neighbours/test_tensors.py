@@ -13,6 +13,8 @@ import arrowflow as af
 from arrowflow.interchange.tensors import tensor_schema, tensor_table
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 
 class Foreign(pa.ExtensionType):
     """As `datasets` and Ray Data have them."""

@@ -16,7 +16,7 @@ import arrowflow as af
 from arrowflow.errors import FunctionError
 from tests.neighbours.snippets import run_snippet
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.any_version]
 
 ROWS = 20_000
 INPUTS = np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32)

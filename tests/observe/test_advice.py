@@ -11,6 +11,8 @@ from arrowflow.observe.advice import advice
 from arrowflow.physical.tuning import StageStatistics, Statistics
 from tests.autotune.measured import run, stage
 
+pytestmark = pytest.mark.any_version
+
 MIB = 1 << 20
 READ = stage("read_parquet", phase="decode", cost="computes", bytes=10 * MIB, busy_seconds=5.0, calls=100)
 SHUFFLE = stage("shuffle", kind="serial")

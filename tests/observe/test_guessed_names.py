@@ -29,6 +29,8 @@ from tests import warm
 from tests.formats.webdataset.test_webdataset import write_tar
 from tests.ops.tables import PNG
 
+pytestmark = pytest.mark.any_version
+
 GUESSES = {f"ds.{name}": code for name, code in OF_DATASET.items()} | {
     f"af.{name}": code for name, code in OF_LIBRARY.items()
 }

@@ -15,6 +15,8 @@ import pytest
 from arrowflow.observe.progress import BYTES, COUNTS, ProgressBar, _bar_type, _scaled
 from tests import warm
 
+pytestmark = pytest.mark.any_version
+
 MIB = 1 << 20
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from arrowflow.autotune import Policy
 from arrowflow.observe.report import report
 from arrowflow.physical.tuning import Refusals
 from tests.autotune.measured import run, stage
 from tests.autotune.simulation import Simulation, Work
+
+pytestmark = pytest.mark.any_version
 
 READ = stage(
     "read_parquet",

@@ -20,6 +20,8 @@ from arrowflow.errors import ArrowflowError, MissingPackageError, SourceError
 from arrowflow.observe.plot import plot_timeline
 from arrowflow.observe.timeline import Timeline
 
+pytestmark = pytest.mark.any_version
+
 START = 1_000.0
 
 

@@ -17,6 +17,8 @@ import pytest
 import arrowflow as af
 from tests.effort import scaled
 
+pytestmark = pytest.mark.any_version
+
 PREDICATES = scaled(200)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 VALUES: dict[str, list[Any]] = {

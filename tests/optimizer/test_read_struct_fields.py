@@ -15,6 +15,8 @@ import arrowflow as af
 from arrowflow.testing import check_dataset
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 INNER = pa.struct({"deep": pa.list_(pa.int8()), "flat": pa.float64()})
 STRUCT = pa.struct({"a": pa.int64(), "b": pa.string(), "c": INNER})
 ROWS: list[Any] = [

@@ -17,6 +17,8 @@ from arrowflow.optimizer import RULES
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
 
+pytestmark = pytest.mark.any_version
+
 ALL_RULES = tuple(rule.name for rule in RULES)
 
 

@@ -17,6 +17,8 @@ import arrowflow as af
 from arrowflow.errors import DataError, PlanError
 from tests.ops.ranks.pipelines import doubled, of, ranks, steps_of, write_shards
 
+pytestmark = pytest.mark.any_version
+
 FILTERS = {
     "even": pl.col("id") % 7 != 3,
     "uneven": pl.col("id") > 1200,

@@ -17,6 +17,8 @@ from arrowflow.errors import PlanError
 from arrowflow.plan.access import position_at
 from tests.ops.ranks.pipelines import documents, doubled, write_shards
 
+pytestmark = pytest.mark.any_version
+
 Make = Callable[[Path], af.Dataset]
 
 

@@ -15,6 +15,8 @@ from tests.servers.proxy import Fate, Fault, Proxy, Request, Seeded
 from tests.servers.s3 import S3Server
 from tests.servers.web import WebServer
 
+pytestmark = pytest.mark.any_version
+
 DATA = bytes(range(256)) * 64
 
 

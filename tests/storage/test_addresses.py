@@ -19,6 +19,8 @@ import arrowflow as af
 from arrowflow.errors import PlanError, SourceError, WriteError
 from arrowflow.storage import Fetched, File, Store, coalesce, resolve
 
+pytestmark = pytest.mark.any_version
+
 SUFFIXES = (".parquet", ".pq")
 
 

@@ -14,6 +14,8 @@ import pytest
 from arrowflow.storage.clients import GCS_SECONDS, as_s3fs, open_with
 from tests.servers.proxy import Fate, Proxy
 
+pytestmark = pytest.mark.any_version
+
 LIMIT_SECONDS = 15
 
 GCS_ARGUMENTS: list[dict[str, Any]] = [

@@ -13,6 +13,8 @@ import arrowflow as af
 from tests.servers.proxy import Fate, Proxy, Request
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.any_version
+
 ROWS = 200_000
 
 

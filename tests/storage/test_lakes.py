@@ -14,6 +14,8 @@ import pytest
 import arrowflow as af
 from arrowflow import PlanError
 
+pytestmark = pytest.mark.any_version
+
 LOGS = {
     "_delta_log/00000000000000000000.json": "af.read_delta",
     ".hoodie/hoodie.properties": "hudi",

@@ -12,6 +12,8 @@ import pytest
 from arrowflow.storage.line import LOOK_SECONDS, Line
 from arrowflow.storage.retries import REQUEST_SECONDS
 
+pytestmark = pytest.mark.any_version
+
 MEGABYTE = 1 << 20
 
 

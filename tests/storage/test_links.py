@@ -15,6 +15,8 @@ import arrowflow as af
 from arrowflow.storage import below
 from tests.ops.tables import ids, refused
 
+pytestmark = pytest.mark.any_version
+
 
 def write(folder: Path, **files: int) -> None:
     """Writes files of one row each."""

@@ -15,6 +15,8 @@ from tests.ops.tables import refused
 from tests.servers.proxy import Fate, Proxy, Request
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.any_version
+
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
 

@@ -17,6 +17,8 @@ from tests.ops.tables import refused
 from tests.servers.proxy import Proxy
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.any_version
+
 ROWS, GROUPS = 1_600_000, 8
 
 

@@ -20,6 +20,8 @@ from tests.servers.proxy import Fate, Fault, Proxy, Request
 from tests.servers.s3 import S3Server
 from tests.servers.web import WebServer
 
+pytestmark = pytest.mark.any_version
+
 DATA = bytes(number % 251 for number in range(100_000))
 
 

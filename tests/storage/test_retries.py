@@ -23,6 +23,8 @@ from arrowflow.storage.retries import (
     passing,
 )
 
+pytestmark = pytest.mark.any_version
+
 
 class Hand:
     """Services with a clock that waiting moves."""

@@ -23,6 +23,8 @@ from tests.ops.tables import ids, refused
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tests.servers.web import WebServer
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture
 def zipped(tmp_path: Path) -> Path:

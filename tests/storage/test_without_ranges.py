@@ -17,6 +17,8 @@ from arrowflow.storage.requests import Requests, Wholes
 from tests.ops.tables import ids
 from tests.servers.web import WebServer
 
+pytestmark = pytest.mark.any_version
+
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
 ROWS = 60_000

@@ -15,6 +15,8 @@ from arrowflow.caching.fingerprint.arrays import array_digest, batch_digest
 from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES
 
+pytestmark = pytest.mark.any_version
+
 WHOLE = ALL_TYPES.combine_chunks().to_batches()[0]
 RARE = pa.record_batch(
     {

@@ -42,6 +42,8 @@ from arrowflow.caching.fingerprint.installed import is_installed, version_of
 from arrowflow.ops.functions.function import code_digest
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 
 def digest(*values: Any) -> str:
     encoder = Encoder(WRITERS)

@@ -33,6 +33,8 @@ from arrowflow.plan.node import Node
 from arrowflow.plan.walk import repeatable
 from tests.ops.tables import ALL_TYPES, NUMBERS, OPERATORS, Apply, refused, write_shards
 
+pytestmark = pytest.mark.any_version
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -27,6 +27,8 @@ from arrowflow.formats.ipc.aligned import ALIGNMENT
 from arrowflow.plan.position import Position
 from tests.formats.ipc_columns import CODE_BENEATH_A_NULL, COLUMNS, ROWS, batches
 
+pytestmark = pytest.mark.any_version
+
 FINGERPRINT = "0123456789abcdef" * 2
 BATCH = pa.record_batch(COLUMNS)
 SMALL = pa.record_batch({"x": [1, 2, 3], "s": ["a", None, "bc"]}).replace_schema_metadata({"k": "v"})

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests import warm
+
+pytestmark = pytest.mark.any_version
 
 FAILS = """
 import builtins, os, sys

@@ -21,6 +21,8 @@ from arrowflow.caching.store.spill import FIRST_SEGMENT_BYTES, SpillFile, SpillF
 from arrowflow.errors import CacheFullError
 from tests.ops.tables import ALL_TYPES_INSIDE, refused
 
+pytestmark = pytest.mark.any_version
+
 WHOLE = ALL_TYPES_INSIDE.combine_chunks().to_batches()[0]
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

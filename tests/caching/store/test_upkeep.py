@@ -23,6 +23,8 @@ from arrowflow.caching.store.folder import ABOUT, LOCK, REMOVED, USED
 from arrowflow.storage import UNFINISHED
 from tests.ops.tables import refused
 
+pytestmark = pytest.mark.any_version
+
 NOW = datetime.now(UTC).replace(microsecond=0)
 """When these tests were collected, which may be minutes before they run."""
 HOUR = timedelta(hours=1)

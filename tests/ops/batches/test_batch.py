@@ -23,6 +23,8 @@ from tests.ops.tables import (
     sizes,
 )
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
 @pytest.mark.parametrize("size", [1, 4, 17, 18])

@@ -19,6 +19,8 @@ from arrowflow.testing import batches_of, check_operator, check_resume, chunked,
 from tests.effort import scaled
 from tests.ops.tables import refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 COUNTS = [3, 0, 1, 5, 2, 2, 0, 4, 1, 1, 7, 0, 3, 2, 2, 9, 1]
 TABLE = pa.table(
     {

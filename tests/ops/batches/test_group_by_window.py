@@ -20,6 +20,8 @@ from arrowflow.testing import batches_of, check_dataset, check_operator, check_r
 from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES, NUMBERS, numbers, refused, sizes
 
+pytestmark = pytest.mark.any_version
+
 
 def naive(
     keys: Sequence[Hashable], size: int, max_groups: int, lag: int, most_keys: int = 1 << 30

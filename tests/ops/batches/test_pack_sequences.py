@@ -19,6 +19,8 @@ from arrowflow.testing import batches_of, check_dataset, check_operator, check_r
 from tests.effort import scaled
 from tests.ops.tables import refused, sizes
 
+pytestmark = pytest.mark.any_version
+
 Documents = list[list[int] | None]
 
 LENGTHS = [3, 0, 9, 4, 4, 1, None, 20, 2, 6, 0, 5, 1, 1, 7, 8, 3]

@@ -19,6 +19,8 @@ from arrowflow.ops.batches.padding import lengths_of
 from arrowflow.testing import batches_of, check_dataset, check_operator, check_resume
 from tests.ops.tables import ALL_TYPES, refused, sizes
 
+pytestmark = pytest.mark.any_version
+
 COUNTS = [3, 0, 1, 5, 2, 2, 0, 4, 1, 1, 7, 0, 3]
 
 

@@ -18,6 +18,8 @@ from arrowflow.testing import batches_of, check_dataset, check_operator, check_r
 from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES, ALL_TYPES_INSIDE, NUMBERS, numbers, refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 SHAPES = [
     (1, 1, 1),
     (4, 4, 1),

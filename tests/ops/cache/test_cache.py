@@ -41,6 +41,8 @@ from tests.ops.tables import (
     write_shards,
 )
 
+pytestmark = pytest.mark.any_version
+
 SMALL = af.Options(max_chunk_rows=3)
 
 

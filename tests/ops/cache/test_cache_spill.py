@@ -36,6 +36,8 @@ from tests.ops.tables import (
     write_shards,
 )
 
+pytestmark = pytest.mark.any_version
+
 KILOBYTE = 1 << 10
 TINY = 1
 """A budget of which not even half a chunk fits."""

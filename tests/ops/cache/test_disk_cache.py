@@ -49,6 +49,8 @@ from tests import warm
 from tests.ops.cache.cases import CASES, SMALL, Log, endless_at_first
 from tests.ops.tables import ALL_TYPES, NUMBERS, ids, rows_of, stands_for_all, write_shards
 
+pytestmark = pytest.mark.any_version
+
 KEY = "the functions of this module"
 
 

@@ -28,6 +28,8 @@ from tests.ops.tables import ALL_TYPES, NUMBERS, ids, refused, rows_of, stands_f
 from tests.servers.proxy import Fate, Fault, Proxy, Request
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.any_version
+
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
 CASES = PLACED | {"at two addresses": lambda ds, root: ds.cache(root).cache(f"{root}-too")}

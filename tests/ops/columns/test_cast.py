@@ -12,6 +12,8 @@ import arrowflow as af
 from arrowflow.testing import batches_of, check_operator
 from tests.ops.tables import NUMBERS, Apply, refused, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 CASES: dict[str, Apply] = {
     "pyarrow": lambda ds: ds.cast({"n": pa.float32(), "row": pa.int32(), "b": pa.int8()}),
     "polars": lambda ds: ds.cast({"n": pl.Int64, "x": pl.Float32, "row": pl.String()}),

@@ -16,6 +16,8 @@ import arrowflow as af
 from arrowflow.testing import check_operator
 from tests.ops.tables import NUMBERS, Apply, refused
 
+pytestmark = pytest.mark.any_version
+
 TABLE = pa.table({"f1": [1.0, 2.0], "s": ["a", None], "f2": [3.0, None], "i": [1, 1]})
 
 CASES: dict[str, tuple[Callable[[af.Dataset], af.Dataset], Callable[[af.Dataset], af.Dataset]]] = {

@@ -19,6 +19,8 @@ from arrowflow.ops.columns.image_decoder import DRAWS, Box, ImageDecoder, centre
 from arrowflow.testing import batches_of, check_dataset
 from tests.ops.tables import PNG, refused
 
+pytestmark = pytest.mark.any_version
+
 cv2 = pytest.importorskip("cv2")
 Pixels = npt.NDArray[np.uint8]
 

@@ -15,6 +15,8 @@ from arrowflow.testing import assert_same_values, check_operator
 from arrowflow.types import temporal_array
 from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, refused, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 CASES: dict[str, Apply] = {
     "a number everywhere": lambda ds: ds.fill_null(0),
     "a fraction": lambda ds: ds.fill_null(0.5),

@@ -15,6 +15,8 @@ import arrowflow as af
 from arrowflow.testing import Fault, batches_of, check_operator, raising, returning
 from tests.ops.tables import NUMBERS, Apply, identity, numbers, refused, rows_of, sizes, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 CASES: dict[str, Apply] = {
     "polars": lambda ds: ds.filter(pl.col("x") > 1),
     "pyarrow": lambda ds: ds.filter(pc.field("x") > 1),

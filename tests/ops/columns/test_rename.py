@@ -10,6 +10,8 @@ import arrowflow as af
 from arrowflow.testing import check_operator
 from tests.ops.tables import NUMBERS, refused
 
+pytestmark = pytest.mark.any_version
+
 
 def test_contracts() -> None:
     check_operator(lambda ds: ds.rename({"x": "y", "s": "text"}), NUMBERS, ordered_by="row")

@@ -12,6 +12,8 @@ import arrowflow as af
 from arrowflow.testing import check_operator
 from tests.ops.tables import NUMBERS, Apply, refused, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 CASES: dict[str, Apply] = {
     "names": lambda ds: ds.select("s", "row"),
     "lists": lambda ds: ds.select(["row", "x"], "b"),

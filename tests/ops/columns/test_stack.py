@@ -11,6 +11,8 @@ import arrowflow as af
 from arrowflow.testing import check_operator
 from tests.ops.tables import NUMBERS, Apply, refused, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 WHOLE = af.from_arrow(NUMBERS).fill_null(0).to_table()
 
 CASES: dict[str, Apply] = {

@@ -11,6 +11,8 @@ import arrowflow as af
 from arrowflow.testing import assert_same_values, check_operator
 from tests.ops.tables import NUMBERS, Apply, refused, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 CASES: dict[str, Apply] = {
     "added": lambda ds: ds.with_columns(y=pl.col("x") * 2, z=pc.field("n") - pc.scalar(1)),
     "replaced": lambda ds: ds.with_columns(pl.col("x").fill_null(0.5), n=pc.field("n") + pc.field("row")),

@@ -21,6 +21,8 @@ from arrowflow.testing import batches_of, check_any_chunks, check_operator, chec
 from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, rows_of, sizes
 
+pytestmark = pytest.mark.any_version
+
 ALL_RULES = tuple(rule.name for rule in RULES)
 
 

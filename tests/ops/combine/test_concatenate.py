@@ -14,6 +14,8 @@ from arrowflow.optimizer import RULES
 from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, chunked, raising
 from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, rows_of, sizes
 
+pytestmark = pytest.mark.any_version
+
 ALL_RULES = tuple(rule.name for rule in RULES)
 
 

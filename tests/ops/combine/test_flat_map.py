@@ -15,6 +15,8 @@ from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, 
 from tests.ops.combine.test_interleave import children, flat, pairs, sizes_of
 from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, sizes, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 SMALL = af.Options(max_chunk_rows=3)
 
 

@@ -31,6 +31,8 @@ from arrowflow.testing import (
 )
 from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 SCHEMA = pa.schema([("row", pa.int64()), ("i", pa.int64())])
 SMALL = af.Options(max_chunk_rows=3)
 Fn = Callable[[dict[str, Any]], af.Dataset]

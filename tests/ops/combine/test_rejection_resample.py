@@ -21,6 +21,8 @@ from arrowflow.random import RESAMPLE_DRAWS, bits
 from arrowflow.testing import batches_of, check_operator, check_resume, chunked, cut
 from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 LABELS = NUMBERS.append_column("label", pa.array([(i * i) % 3 for i in range(17)], pa.int16()))
 TARGET = [0.3, 0.5, 0.2]
 INITIAL = [0.4, 0.2, 0.4]

@@ -22,6 +22,8 @@ from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, 
 from tests.executor.fakes import read_slowly, stepper_of
 from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, rows_of, sizes
 
+pytestmark = pytest.mark.any_version
+
 ALL_RULES = tuple(rule.name for rule in RULES)
 MANY = 10_000_000
 

@@ -35,6 +35,8 @@ from tests.ops.tables import (
     sizes,
 )
 
+pytestmark = pytest.mark.any_version
+
 GOLDEN = [2, 17, 9, 14, 3, 15, 10, 0, 8, 4, 19, 6, 11, 13, 1, 7, 5, 12, 18, 16]
 SHARDS = [[3, 3], [2, 4, 1], [5], [0], [], [1, 1, 1], [6], [2, 0, 2], [3]]
 NUM_ROWS = sum(map(sum, SHARDS))

@@ -20,6 +20,8 @@ from arrowflow.random import exponentials, uniforms
 from arrowflow.testing import batches_of, check_dataset, check_operator, check_resume
 from tests.ops.tables import NUMBERS, ids, refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from arrowflow.kernels.gather import gathered
 from arrowflow.ops.order.scatter import MIN_WIDTH, reordered
 from arrowflow.recycler import MIN_BYTES, Recycler
 
+pytestmark = pytest.mark.any_version
+
 ROWS = 1000
 
 

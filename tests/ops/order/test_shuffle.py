@@ -28,6 +28,8 @@ from tests.ops.tables import (
     write_shards,
 )
 
+pytestmark = pytest.mark.any_version
+
 GOLDEN = [16, 9, 7, 17, 0, 4, 13, 3, 8, 18, 2, 6, 5, 14, 10, 11, 1, 15, 12, 19]
 SHARDS = [[3, 3], [2, 4, 1], [5], [1, 1, 1], [6], [2, 2], [3]]
 NUM_ROWS = sum(map(sum, SHARDS))

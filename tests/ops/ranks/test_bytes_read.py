@@ -14,6 +14,8 @@ from fsspec.implementations.memory import MemoryFile
 import arrowflow as af
 from tests.ops.sources.files.test_read import Remote, as_bytes
 
+pytestmark = pytest.mark.any_version
+
 FILES, GROUPS, ROWS, RANKS = 8, 40, 400, 4
 MOST = 1.1
 """Of its share. Files are too large to be fetched whole with their footers. Of 320 row groups 16 lie on borders."""

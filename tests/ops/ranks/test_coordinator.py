@@ -25,6 +25,8 @@ from tests.ops.ranks.pipelines import (
     write_shards,
 )
 
+pytestmark = pytest.mark.any_version
+
 COUNTED = ("filter", "an uneven filter", "mix", "pack", "interleave", "explode")
 
 

@@ -18,7 +18,7 @@ import arrowflow as af
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import write_shards
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = scaled(4)

@@ -23,6 +23,8 @@ import arrowflow as af
 from tests.loaders.frameworks import plain
 from tests.ops.ranks.pipelines import Rows, joined, ranks
 
+pytestmark = pytest.mark.any_version
+
 WORLD_SIZES = (1, 2, 4)
 EPISODE_ROWS = 28
 

@@ -12,6 +12,8 @@ import pytest
 import arrowflow as af
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, SIZES, UNCOUNTED, of, ranks, steps_of, write_shards
 
+pytestmark = pytest.mark.any_version
+
 NUM_ROWS = 17_770
 KEEPS_ALL = {"plain", "map", "shuffle", "zip", "cache", "function behind", "padded"}
 

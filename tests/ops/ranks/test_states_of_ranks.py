@@ -23,6 +23,8 @@ from tests.ops.ranks.pipelines import (
     write_shards,
 )
 
+pytestmark = pytest.mark.any_version
+
 ALL = {**PIPELINES, **UNCOUNTED}
 
 

@@ -19,6 +19,8 @@ import arrowflow as af
 from tests.ops.ranks.pipelines import Rows, joined, ranks
 from tests.ops.ranks.test_coordinator import Meeting, together
 
+pytestmark = pytest.mark.any_version
+
 IDS = af.range(1_003)
 SIZES = (1, 2, 3, 8)
 

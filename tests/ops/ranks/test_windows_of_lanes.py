@@ -14,6 +14,8 @@ import arrowflow as af
 from arrowflow.ops.ranks import rows_of_lanes
 from tests.ops.ranks.pipelines import of, ranks, steps_of, write_shards
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -14,6 +14,8 @@ import arrowflow as af
 from arrowflow.testing import check_operator
 from tests.ops.tables import NUMBERS, ids, refused
 
+pytestmark = pytest.mark.any_version
+
 
 def test_contracts() -> None:
     check_operator(lambda ds: ds.assert_cardinality(len(ds)), NUMBERS)

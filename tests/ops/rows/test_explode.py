@@ -11,6 +11,8 @@ import arrowflow as af
 from arrowflow.testing import batches_of, check_operator
 from tests.ops.tables import ALL_TYPES_INSIDE, refused
 
+pytestmark = pytest.mark.any_version
+
 LISTS = [[1, 2], [], None, [None], [3, 4, 5], [6], []]
 TYPES = [pa.list_(pa.int32()), pa.large_list(pa.int32())]
 

@@ -10,6 +10,8 @@ import arrowflow as af
 from arrowflow.testing import Fault, Gate, check_operator, waiting
 from tests.ops.tables import NUMBERS, numbers, refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.mark.parametrize("count", [af.AUTOTUNE, 0, 1, 3])
 def test_contracts(count: int) -> None:

@@ -18,6 +18,8 @@ from arrowflow.optimizer import RULES
 from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, raising
 from tests.ops.tables import NUMBERS, identity, ids, numbers, refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 
 def flat(lists: Iterable[list[Any]]) -> list[Any]:
     return list(itertools.chain(*lists))

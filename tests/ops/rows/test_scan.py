@@ -15,6 +15,8 @@ from arrowflow.ops.rows.scan import MAX_STATE_BYTES
 from arrowflow.testing import Fault, batches_of, check_operator, check_resume, raising, returning
 from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, sizes, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 SMALL = af.Options(max_chunk_rows=3)
 SUMS = pa.schema([("row", pa.int64()), ("sum", pa.int64())])
 

@@ -11,6 +11,8 @@ import arrowflow as af
 from arrowflow.testing import check_operator
 from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.mark.parametrize(("num_shards", "index"), [(1, 0), (2, 1), (5, 0), (16, 15), (30, 20)])
 def test_contracts(num_shards: int, index: int) -> None:

@@ -14,6 +14,8 @@ import arrowflow as af
 from arrowflow.testing import check_operator, check_resume
 from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.mark.parametrize("count", [0, 1, 8, 17, 18])
 def test_contracts(count: int) -> None:

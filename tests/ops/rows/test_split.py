@@ -16,6 +16,8 @@ import arrowflow as af
 from arrowflow.testing import check_operator, check_resume
 from tests.ops.tables import NUMBERS, ids, refused
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_contracts(part: int) -> None:

@@ -16,6 +16,8 @@ import arrowflow as af
 from arrowflow.testing import Fault, check_operator, raising
 from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
 
+pytestmark = pytest.mark.any_version
+
 
 @pytest.mark.parametrize("limit", [0, 1, 8, 17])
 def test_contracts(limit: int) -> None:

@@ -21,6 +21,8 @@ from arrowflow.testing import batches_of, check_operator, check_resume, chunked,
 from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, numbers, refused, rows_of, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 KEYS = NUMBERS.append_column("key", pa.array([None if i % 5 == 3 else i % 4 for i in range(17)], pa.int32()))
 KEYS = KEYS.append_column("text", pa.array([None if i % 3 == 0 else "ab"[i % 2] for i in range(17)]))
 

@@ -11,6 +11,8 @@ from arrowflow.testing import check_operator
 from tests.ops.tables import NUMBERS, ids, refused, sizes
 from tests.ops.tables import identity as same
 
+pytestmark = pytest.mark.any_version
+
 
 def test_contracts() -> None:
     check_operator(lambda ds: ds.with_options(af.Options(cpu_budget=3)), NUMBERS, ordered_by="row")

@@ -23,6 +23,8 @@ from arrowflow.run import prepare
 from arrowflow.storage import File, Store, remote_change
 from tests import warm
 
+pytestmark = pytest.mark.any_version
+
 SPLITS, SPLIT_ROWS = 200, 50
 ROWS = SPLITS * SPLIT_ROWS
 """More splits than a run reads ahead."""

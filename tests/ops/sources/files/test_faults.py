@@ -17,6 +17,8 @@ from arrowflow.testing import assert_same_batches, batches_of
 from tests.servers.proxy import Fate, Fault, Proxy, Request, Seeded
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.any_version
+
 FILES, ROWS = 24, 40
 FAULTS: tuple[Fault, ...] = ("unavailable", "busy", "error", "reset", "cut", "short")
 

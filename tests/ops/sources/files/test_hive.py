@@ -29,6 +29,8 @@ from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of,
 from tests.formats.tfrecords import encoded, framed
 from tests.ops.tables import Apply, refused, rows_of, stands_for_all
 
+pytestmark = pytest.mark.any_version
+
 SCHEMA = pa.schema([("row", pa.int64()), ("text", pa.string())])
 
 

@@ -17,6 +17,8 @@ from arrowflow.formats import Footer, Split, Store
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from tests.ops.sources.files.test_runs import resumed, rows_and_error
 
+pytestmark = pytest.mark.any_version
+
 ROWS = 40_000
 SMALL = af.Options(ram_budget="1MiB")
 

@@ -20,6 +20,8 @@ from arrowflow.ops.sources.files.split_readers import SplitReader
 from arrowflow.ops.sources.files.split_tasks import ReadPosition, SplitTask
 from arrowflow.storage import File
 
+pytestmark = pytest.mark.any_version
+
 ROWS = 10
 GROUPS = 64
 

@@ -18,6 +18,8 @@ from arrowflow.formats.parquet import parquet
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.ops.sources.files.survivors import _SELDOM, Survivors
 
+pytestmark = pytest.mark.any_version
+
 GROUPS, ROWS = 48, 100
 RARE = (17, 30)
 """Row groups with a row of the rare class."""
