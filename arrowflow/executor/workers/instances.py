@@ -24,7 +24,6 @@ from arrowflow.clock import Clock
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor.limits import LAST_PATIENCE_SECONDS
 from arrowflow.executor.workers.worker import Runner, RunThread, Worker, wake
-from arrowflow.interrupts import interruption, interruptions
 from arrowflow.kernels.instances import close_instance
 
 
@@ -104,12 +103,8 @@ class Instances:
             raise ClosedError("the iterator was closed")
         home = Home(self, f"arrowflow-{id(run):x}-instance-{next(run.numbers)}")
         run.homes.append(home)
-        try:
-            with interruptions():
-                home.start()
-        except RuntimeError as error:
-            if interruption(error) is not None:  # a signal's handler may raise this class, too
-                raise
+        error = home.begin()
+        if error is not None:
             run.homes.remove(home)
             raise ArrowflowError(
                 f"no thread can be started for an instance of {self.name}: {error}"

@@ -40,7 +40,6 @@ from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.executor.workers.tokens import rounded, token
 from arrowflow.executor.workers.worker import Runner, Worker, WorkerState, wake
-from arrowflow.interrupts import interruption, interruptions
 from arrowflow.physical.tuning import FIRST_CALLS, NO_TIMES, WAITS
 
 logger = logging.getLogger("arrowflow")
@@ -140,12 +139,8 @@ class Pool:
         worker = Worker(self._work, f"arrowflow-{id(self.engine):x}-{len(self.threads)}")
         self.threads.append(worker)
         self._call(worker)
-        try:
-            with interruptions():
-                worker.start()
-        except RuntimeError as error:
-            if interruption(error) is not None:  # a signal's handler may raise this class, too
-                raise
+        error = worker.begin()
+        if error is not None:
             self._arrive(worker)
             self.threads.remove(worker)
             if not self.threads:

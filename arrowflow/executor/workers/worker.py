@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from arrowflow.clock import Meter
 from arrowflow.executor.limits import LONG_CALL_SECONDS
-from arrowflow.interrupts import interruption
+from arrowflow.interrupts import interruption, interruptions
 from arrowflow.physical.tuning import NO_TIMES, Times
 
 
@@ -120,6 +120,17 @@ class RunThread(threading.Thread):
     def operators(self) -> tuple[str, ...]:
         """What it is in the middle of, for a warning that it does not end."""
         return ()
+
+    def begin(self) -> RuntimeError | None:
+        """Starts it; returns the error where the system has no thread more."""
+        try:
+            with interruptions():
+                self.start()
+        except RuntimeError as error:
+            if interruption(error) is not None:  # a signal's handler may raise this class, too
+                raise
+            return error
+        return None
 
 
 class Worker(Runner, RunThread):
