@@ -16,7 +16,7 @@ import pyarrow as pa
 from arrowflow.errors import SourceError
 from arrowflow.formats.text.blocks import Source, as_bytes
 from arrowflow.formats.text.codings import UTF8, checked_encoding, with_codecs
-from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner
+from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner, line_ends
 from arrowflow.formats.text.text import Block, Layout, TextFormat
 from arrowflow.lazy import compute as pc
 from arrowflow.storage import File
@@ -33,9 +33,7 @@ class Lines(Scanner):
     """Records of text files: lines, empty ones too."""
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
-        ends = np.flatnonzero(data == ord("\n")) + 1
-        if is_last and data.size and (not ends.size or ends[-1] < data.size):
-            ends = np.append(ends, data.size)
+        ends = line_ends(data, is_last)
         return ends, np.ones(ends.size, np.bool_)
 
     def open_quote(self, data: Bytes) -> int | None:

@@ -54,9 +54,7 @@ class JsonLines:
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """See `Scanner.scan`."""
-        ends = np.flatnonzero(data == _NEWLINE) + 1
-        if is_last and data.size and (not ends.size or ends[-1] < data.size):
-            ends = np.append(ends, data.size)
+        ends = line_ends(data, is_last)
         starts = starts_of(ends)
         if not ends.size or (data[starts] > ord(" ")).all():
             return ends, np.ones(ends.size, np.bool_)
@@ -124,6 +122,14 @@ class JsonObjects:
     def open_quote(self, data: Bytes) -> int | None:
         """See `Scanner.open_quote`: line ends do not end objects."""
         return None
+
+
+def line_ends(data: Bytes, is_last: bool) -> Offsets:
+    """Returns the byte after each line, with its newline; the last line of a file needs none."""
+    ends = np.flatnonzero(data == _NEWLINE) + 1
+    if is_last and data.size and (not ends.size or ends[-1] < data.size):
+        ends = np.append(ends, data.size)
+    return ends
 
 
 def element_ends(data: Bytes) -> Offsets:
