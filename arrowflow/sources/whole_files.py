@@ -3,25 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from inspect import signature
+from typing import Any, Literal, TypedDict, Unpack
 
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, shown
 from arrowflow.ops.sources.read_files import MAX_FILE_BYTES, ReadFiles, ReadImages
-from arrowflow.options import AUTOTUNE, parallel_calls, parse_bytes
+from arrowflow.options import AUTOTUNE, parallel_calls, parse_bytes, with_arguments
 from arrowflow.sources.readers import Paths
 from arrowflow.storage import place_of
 
 
-def read_files(
+class FileArguments(TypedDict, total=False):
+    """The arguments of `read_files` and `read_images`."""
+
+    labels: Literal["folder"] | None
+    max_bytes: int | str | None
+    filesystem: Any
+    storage_options: Mapping[str, Any] | None
+    num_parallel_calls: int
+
+
+def _dataset(
+    kind: type[ReadFiles],
     paths: Paths,
     *,
-    labels: Literal["folder"] | None = None,
+    labels: Any = None,
     max_bytes: int | str | None = None,
     filesystem: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     num_parallel_calls: int = AUTOTUNE,
 ) -> Dataset:
+    operator = kind.name
+    if labels not in ("folder", None):
+        raise PlanError(f"{operator}: labels is 'folder' or None, got {shown(labels)}")
+    most = MAX_FILE_BYTES if max_bytes is None else parse_bytes("max_bytes", max_bytes)
+    if most > MAX_FILE_BYTES:
+        raise PlanError(
+            f"{operator}: max_bytes is at most {MAX_FILE_BYTES:,}, the most that a value has, got {most:,}"
+        )
+    return Dataset(
+        kind(
+            paths=paths,
+            filesystem=place_of(operator, filesystem, storage_options),
+            labels=labels is not None,
+            max_bytes=most,
+            num_parallel_calls=parallel_calls(operator, num_parallel_calls),
+        )
+    )
+
+
+_USUAL = {
+    name: each.default
+    for name, each in signature(_dataset).parameters.items()
+    if each.kind is each.KEYWORD_ONLY
+}
+
+
+@with_arguments(FileArguments, _USUAL)
+def read_files(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
     """Reads whole files, one a row: `path` as text and `bytes` as binary, in the order of `paths`.
 
     Files are listed when the dataset is bound, and opened when their rows are needed; without `bytes` (as after
@@ -54,18 +94,11 @@ def read_files(
         >>> af.read_files(folder, labels="folder").select("bytes", "label").to_table().to_pylist()[1]
         {'bytes': b'I am a dog.', 'label': 'dog'}
     """
-    return _dataset(ReadFiles, paths, labels, max_bytes, filesystem, storage_options, num_parallel_calls)
+    return _dataset(ReadFiles, paths, **arguments)
 
 
-def read_images(
-    paths: Paths,
-    *,
-    labels: Literal["folder"] | None = None,
-    max_bytes: int | str | None = None,
-    filesystem: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-    num_parallel_calls: int = AUTOTUNE,
-) -> Dataset:
+@with_arguments(FileArguments, _USUAL)
+def read_images(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
     """Reads files of images, one a row: `path` as text, `image` as the encoded bytes, and perhaps `label`.
 
     As `read_files`, but a directory gives only files that end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, `.tif` or
@@ -95,32 +128,4 @@ def read_images(
         >>> batch["image"].shape, batch["label"]
         ((2, 8, 8, 3), array([0, 1], dtype=uint8))
     """
-    return _dataset(ReadImages, paths, labels, max_bytes, filesystem, storage_options, num_parallel_calls)
-
-
-def _dataset(
-    kind: type[ReadFiles],
-    paths: Paths,
-    labels: Any,
-    max_bytes: int | str | None,
-    filesystem: Any,
-    storage_options: Mapping[str, Any] | None,
-    num_parallel_calls: int,
-) -> Dataset:
-    operator = kind.name
-    if labels not in ("folder", None):
-        raise PlanError(f"{operator}: labels is 'folder' or None, got {shown(labels)}")
-    most = MAX_FILE_BYTES if max_bytes is None else parse_bytes("max_bytes", max_bytes)
-    if most > MAX_FILE_BYTES:
-        raise PlanError(
-            f"{operator}: max_bytes is at most {MAX_FILE_BYTES:,}, the most that a value has, got {most:,}"
-        )
-    return Dataset(
-        kind(
-            paths=paths,
-            filesystem=place_of(operator, filesystem, storage_options),
-            labels=labels is not None,
-            max_bytes=most,
-            num_parallel_calls=parallel_calls(operator, num_parallel_calls),
-        )
-    )
+    return _dataset(ReadImages, paths, **arguments)
