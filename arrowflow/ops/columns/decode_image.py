@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.bad_rows import BY_OPTIONS, BadRow, BadRowPolicy
-from arrowflow.errors import ArrowflowError, DataError, PlanError, SchemaError, shown
+from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
+from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
@@ -27,7 +27,7 @@ from arrowflow.kernels.pieces import PieceOperator
 from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.columns.image_decoder import DRAWS, MODES, RESIZES, Draws, ImageDecoder, opencv
-from arrowflow.ops.functions.bad_results import results_specs
+from arrowflow.ops.functions.bad_results import by_row, results_specs
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Node
@@ -208,9 +208,11 @@ class DecodeImageKernel(StatelessKernel):
                 bad[row] = str(error)
         column = _as_lists(pixels, chunk.num_rows, decoder.shape, images)
         made = chunk.set_column(place, pa.field(node.column, column.type), column)
-        if failure is None and not bad:
-            return made
-        return _outcome(node, chunk, made, stop, bad, failure)
+        if bad:
+            made = made.take(pa.array([row for row in range(stop) if row not in bad], pa.int64()))
+        elif failure is not None:
+            made = made.slice(0, stop)
+        return by_row(node.policy, chunk, made if stop else None, bad, failure)
 
     def _draws(self, rows: int, origin: Origin) -> Draws | None:
         node = self._node
@@ -219,26 +221,6 @@ class DecodeImageKernel(StatelessKernel):
         assert node.seed is not None
         key = (node.seed, IMAGE_DRAWS, node.place, self._epoch, origin.split, origin.piece)
         return generator(key).random((rows, DRAWS))
-
-
-def _outcome(
-    node: DecodeImage,
-    given: pa.RecordBatch,
-    made: pa.RecordBatch,
-    stop: int,
-    bad: Mapping[int, str],
-    failure: ArrowflowError | None,
-) -> Outcome:
-    """Returns the good rows before the first row that ends the run, and the bad ones among them."""
-    if failure is not None and not stop:
-        raise failure
-    places = sorted(bad)
-    good = np.setdiff1d(np.arange(stop), places)
-    keeps = bool(bad) and node.policy.folder is not None
-    kept = given.take(pa.array(places, pa.int64())) if keeps else None
-    listed = tuple(BadRow(row, bad[row]) for row in places)
-    chunk = made.slice(0, stop) if not bad else made.take(pa.array(good, pa.int64()))
-    return Outcome(chunk, listed, kept, failure)
 
 
 def _views(images: pa.Array) -> list[memoryview | None]:

@@ -8,7 +8,7 @@ that a resumed run tries the bad row again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -57,6 +57,35 @@ def whole(
             raise
         bad = tuple(BadRow(row, str(error)) for row in range(chunk.num_rows))
         return Outcome(chunk.slice(0, 0), bad, None if policy.folder is None else chunk, is_whole=True)
+
+
+def by_row(
+    policy: BadRowPolicy,
+    given: pa.RecordBatch,
+    made: pa.RecordBatch | None,
+    bad: Mapping[int, str],
+    error: ArrowflowError | None,
+) -> pa.RecordBatch | Outcome:
+    """Returns the results for the single rows of a chunk.
+
+    Args:
+        policy: The treatment of bad rows.
+        given: The chunk.
+        made: The results for the good rows, in front of the row that ends the run; None where there are none.
+        bad: The faults of the bad rows among these, by their numbers.
+        error: The error that ends the run, if one does.
+
+    Raises:
+        ArrowflowError: It ends the run, and no row comes before it.
+    """
+    if not bad and made is not None and error is None:
+        return made
+    if not bad and made is None and error is not None:
+        raise error
+    places = sorted(bad)
+    kept = given.take(pa.array(places, pa.int64())) if bad and policy.folder is not None else None
+    listed = tuple(BadRow(row, bad[row]) for row in places)
+    return Outcome(given.slice(0, 0) if made is None else made, listed, kept, error)
 
 
 class UniformKernel(SerialKernel):

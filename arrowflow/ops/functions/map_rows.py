@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.bad_rows import BadRow, bad_among, first_bad, is_bad_data
+from arrowflow.bad_rows import bad_among, first_bad, is_bad_data
 from arrowflow.errors import ArrowflowError, DataError, FunctionError, shown
 from arrowflow.interchange.from_rows import batch_from_values
 from arrowflow.interchange.handed_over import copied_value
@@ -21,6 +21,7 @@ from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.columns.column_program import as_texts, check_columns
+from arrowflow.ops.functions.bad_results import by_row
 from arrowflow.ops.functions.function import function_name
 from arrowflow.ops.functions.invocation import MappingOperator
 from arrowflow.ops.functions.user_function import UserFunction, call_failed
@@ -107,7 +108,6 @@ class MapRowsKernel(StatelessKernel):
         results = _Results(node, self._function.name)
         more = node.more_arguments(self._epoch, origin)
         self._function.lend(lambda call: results.take(chunk, call, more))
-        bad = results.bad
         batch: pa.RecordBatch | None = None
         if results.numbers:
             try:
@@ -115,15 +115,7 @@ class MapRowsKernel(StatelessKernel):
             except ArrowflowError as refused:
                 results.sort_out(refused)
                 batch = results.batch() if results.numbers else None
-        error = results.error
-        if batch is not None and not bad and error is None:
-            return batch
-        if error is not None and not results.numbers and not bad:
-            raise error
-        places = sorted(bad)
-        kept = given.take(pa.array(places, pa.int64())) if bad and node.policy.folder is not None else None
-        listed = tuple(BadRow(row, bad[row]) for row in places)
-        return Outcome(given.slice(0, 0) if batch is None else batch, listed, kept, error)
+        return by_row(node.policy, given, batch, results.bad, results.error)
 
 
 class _Results:
