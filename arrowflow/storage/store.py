@@ -193,6 +193,21 @@ class Store:
         _check_whole(file, start, file.size - start, data.size)
         return data
 
+    def read_into(self, file: File, memory: Any) -> None:
+        """Reads a whole file into writable memory of its size; raises as `fetch` does."""
+        if not self.is_local:
+            if file.size:
+                memory[:] = memoryview(self.fetch(file, [(0, file.size)])[0]).cast("B")
+            return
+        rest = memoryview(memory)
+        opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)  # as in `tail`
+        try:
+            while rest and (read := os.readv(opened, [rest])):
+                rest = rest[read:]
+        finally:
+            os.close(opened)
+        _check_whole(file, 0, file.size, file.size - len(rest))
+
     def _requested(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         try:
             if self.requests.wholes:

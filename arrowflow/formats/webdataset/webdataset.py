@@ -7,6 +7,7 @@ follow from their names, or from `schema=`, and never from the data. A member th
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple, Self
@@ -15,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError, SourceError
+from arrowflow.formats.borders import split_borders
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.text.blocks import Source, as_bytes, opened, opened_bytes, streamed
 from arrowflow.formats.text.codings import UTF8, is_stream, with_codecs
 from arrowflow.formats.text.scan import Bytes
 from arrowflow.formats.types import conform
-from arrowflow.formats.webdataset.members import KEY, Ints, Members, walk
+from arrowflow.formats.webdataset.members import KEY, Members, walk
+from arrowflow.interchange.binary import binary_column
 from arrowflow.lazy import compute as pc
 from arrowflow.storage import File, Range, Store
 
@@ -49,12 +52,12 @@ class _Details:
     """
 
     members: Members
-    borders: Ints
+    borders: Sequence[int]
     is_stream: bool
 
     def rows(self, index: int) -> Iterator[tuple[int, int]]:
         """Yields the first row of a split, or of each batch of it, and the row to stop before."""
-        borders = self.borders.tolist()
+        borders = self.borders
         for number in range(len(borders) - 1) if self.is_stream else (index,):
             if number + 1 < len(borders):  # else it stands for the fault
                 yield borders[number], borders[number + 1]
@@ -81,7 +84,7 @@ class WebdatasetFormat(Format):
     def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Self:
         """See `Untyped.typed`."""
         for each in schema:
-            if _parsed(each.type) is None:
+            if not _is_parsed(each.type):
                 raise SchemaError(
                     f"column {each.name!r}: a member cannot be read as {each.type}; expected binary, string, a number or a "
                     "boolean: read the bytes, and decode them by a map"
@@ -114,7 +117,10 @@ class WebdatasetFormat(Format):
                 pa.field(name, _TYPES.get(name.rpartition(".")[2], pa.binary())) for name in members.columns
             ]
             schema = pa.schema([pa.field(KEY, pa.string()), *columns])
-        details = _Details(members, _borders(members), is_stream(file, UTF8))
+        borders = split_borders(
+            members.start[members.firsts[:-1]], members.ends, max_count=SPLIT_ROWS, max_bytes=SPLIT_BYTES
+        )
+        details = _Details(members, borders, is_stream(file, UTF8))
         return Footer(file, schema, _splits(details), len(members.keys), details)
 
     def footer_bytes(self, file: File) -> int:
@@ -237,24 +243,18 @@ class _Rows(NamedTuple):
 
 def _binary(values: Sequence[Bytes | None]) -> pa.Array:
     """Returns values as a column of binary, in new memory."""
-    ends = np.cumsum([0, *(0 if value is None else value.size for value in values)], dtype=np.int64)
-    if ends[-1] > np.iinfo(np.int32).max:
-        raise SourceError(
-            f"the members of {len(values)} rows have {int(ends[-1]):,} bytes in one column, and Arrow holds 2 GiB"
-        )
-    memory = pa.allocate_buffer(int(ends[-1]))
-    view = as_bytes(memory)
-    for value, start, stop in zip(values, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+    try:
+        column, memory = binary_column([None if value is None else value.size for value in values])
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"the members of a column are too large: {error}") from error
+    for place, value in zip(memory, values, strict=True):
         if value is not None:
-            view[start:stop] = value
-    valid = np.array([value is not None for value in values], np.bool_)
-    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    offsets = pa.py_buffer(ends.astype(np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(values), [bitmap, offsets, memory])
+            place[:] = value
+    return column
 
 
-def _parsed(type: pa.DataType) -> pa.DataType | None:
-    """Returns the type, if a member can be read as it."""
+def _is_parsed(type: pa.DataType) -> bool:
+    """Whether a member can be read as this type."""
     tests = (
         pa.types.is_binary,
         pa.types.is_large_binary,
@@ -264,7 +264,7 @@ def _parsed(type: pa.DataType) -> pa.DataType | None:
         pa.types.is_floating,
         pa.types.is_boolean,
     )
-    return type if any(test(type) for test in tests) else None
+    return any(test(type) for test in tests)
 
 
 def _cast(texts: pa.Array, type: pa.DataType) -> pa.Array:
@@ -282,21 +282,10 @@ def _fits(text: pa.Array, type: pa.DataType) -> bool:
     return True
 
 
-def _borders(members: Members) -> Ints:
-    """Returns the first row of each split, and the number of rows."""
-    rows, borders, at = len(members.keys), [0], 0
-    while at < rows:
-        start = int(members.start[members.firsts[at]])
-        fits = int(np.searchsorted(members.ends, start + SPLIT_BYTES, side="right"))
-        at = max(at + 1, min(fits, at + SPLIT_ROWS))
-        borders.append(at)
-    return np.array(borders, np.int64)
-
-
 def _splits(details: _Details) -> tuple[Split, ...]:
-    borders = details.borders if not details.is_stream else details.borders[[0, -1]]
+    borders = (0, details.borders[-1]) if details.is_stream else details.borders
     found = []
-    for index, (first, before) in enumerate(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True)):
+    for index, (first, before) in enumerate(itertools.pairwise(borders)):
         if before > first:
             start, stop = details.span(first, before)
             found.append(Split(index, before - first, stop - start))

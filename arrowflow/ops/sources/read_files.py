@@ -19,15 +19,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final, Self
+from operator import attrgetter
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError
+from arrowflow.formats.borders import split_borders
 from arrowflow.formats.protocol import check_unchanged, reading
+from arrowflow.interchange.binary import Memory, binary_column
 from arrowflow.interchange.enums import as_enum
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made, Origin, Task
@@ -55,7 +57,6 @@ SPLIT_BYTES: Final = 4 << 20
 
 MAX_FILE_BYTES: Final = (1 << 31) - 1 - SPLIT_BYTES
 """The largest file: the offsets of a binary column end at 2 GiB."""
-
 
 IMAGE_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
@@ -143,15 +144,16 @@ class ReadFiles(ListFiles):
         return dataclasses.replace(self, in_place=True)
 
     def part(self, first: int, before: int) -> Self:
-        return self._taking(range(len(self.files))[first:before])
+        return self.taking(range(len(self.files))[first:before])
 
     def of_epoch(self, epoch: int) -> Self:
         node = self
         if self.order is not None:
-            node = self._taking(permuted(len(self.files), self.order, FILE_ORDER, epoch))
+            node = self.taking(permuted(len(self.files), self.order, FILE_ORDER, epoch))
         return ListFiles.of_epoch(node, epoch)
 
-    def _taking(self, numbers: Sequence[int]) -> Self:
+    def taking(self, numbers: Sequence[int]) -> Self:
+        """Returns the source of these files, in this order."""
         return dataclasses.replace(
             self,
             files=tuple(self.files[number] for number in numbers),
@@ -199,7 +201,7 @@ class ReadFilesKernel(SourceKernel):
     """One task per split, or one task at all if the files are read by their numbers; the position is (files before the next one,)."""
 
     def __init__(self, node: ReadFiles, context: Context) -> None:
-        self._contents = FileContents.of(node, store_in_run(node.store, context))
+        self._contents = FileContents(node, store_in_run(node.store, context))
         self._in_place = node.in_place
 
     def tasks(self, position: Position) -> Iterator[Task]:
@@ -210,7 +212,7 @@ class ReadFilesKernel(SourceKernel):
             if not first:
                 yield Task((0, contents.num_rows), Origin(0))
             return
-        starts = split_starts(contents.files)
+        starts = split_starts(contents.node.files)
         for split in range(bisect_left(starts, first), len(starts)):
             stop = starts[split + 1] if split + 1 < len(starts) else contents.num_rows
             part = contents.slice(starts[split], stop - starts[split])
@@ -223,108 +225,67 @@ class ReadFilesKernel(SourceKernel):
         yield Made(part if self._in_place else part.everything(), (stop,))
 
 
-@dataclass(frozen=True, slots=True)
-class FileContents:
+class FileContents(NamedTuple):
     """Files that are read when a reader asks for them; see `Rows`.
 
     Attributes:
-        operator: The name in errors.
-        store: The file system.
-        files: The files.
-        names: The path of each, as users see it.
-        codes: The number of each one's label.
-        schema: The columns.
-        bytes_column: The name of the column of contents.
+        node: The files of an epoch, in its order.
+        store: The file system, as the run reads it.
     """
 
-    operator: str
+    node: ReadFiles
     store: Store
-    files: Sequence[File]
-    names: Sequence[str]
-    codes: Sequence[int]
-    schema: pa.Schema
-    bytes_column: str
-
-    buffers: ClassVar[tuple[pa.Buffer, ...]] = ()
-    check: ClassVar[None] = None
-
-    @classmethod
-    def of(cls, node: ReadFiles, store: Store) -> FileContents:
-        """Returns the files of a node, in their order."""
-        schema = node.output_schema(())
-        return cls(node.name, store, node.files, node.names, node.codes, schema, node.bytes_column)
+    buffers: tuple[pa.Buffer, ...] = ()
+    check: None = None
 
     @property
     def num_rows(self) -> int:
         """How many files they are."""
-        return len(self.files)
+        return len(self.node.files)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the wanted columns."""
-        reads = self.bytes_column in self.schema.names
-        return sum(
-            len(name) + (file.size if reads else 0) + 12
-            for file, name in zip(self.files, self.names, strict=True)
-        )
+        node = self.node
+        reads = node.bytes_column in self._schema.names
+        return sum(map(len, node.names)) + 12 * self.num_rows + (sum(map(_size, node.files)) if reads else 0)
 
     def slice(self, offset: int, length: int | None = None) -> FileContents:
         """See `Rows.slice`."""
-        stop = None if length is None else offset + length
-        return dataclasses.replace(
-            self, files=self.files[offset:stop], names=self.names[offset:stop], codes=self.codes[offset:stop]
-        )
+        stop = self.num_rows if length is None else offset + length
+        return self._replace(node=self.node.part(offset, stop))
 
     def gather(self, places: Places) -> pa.RecordBatch:
         """See `Rows.gather`."""
-        numbers = places.tolist()
-        taken = dataclasses.replace(
-            self,
-            files=[self.files[number] for number in numbers],
-            names=[self.names[number] for number in numbers],
-            codes=[self.codes[number] for number in numbers] if self.codes else (),
-        )
-        return taken.everything()
+        return self._replace(node=self.node.taking(places.tolist())).everything()
 
     def everything(self) -> pa.RecordBatch:
         """Returns the rows of all its files, which it reads."""
-        columns = []
-        for each in self.schema:
+        node, columns = self.node, []
+        for each in self._schema:
             if each.name == "path":
-                columns.append(convert(pl.Series(self.names, dtype=pl.String).to_arrow(), pa.string()))
-            elif each.name == self.bytes_column:
+                columns.append(convert(pl.Series(node.names, dtype=pl.String).to_arrow(), pa.string()))
+            elif each.name == node.bytes_column:
                 columns.append(self._read())
             else:
-                columns.append(as_enum(pl.Series(self.codes, dtype=pl.UInt32).to_arrow(), each))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                columns.append(as_enum(pl.Series(node.codes, dtype=pl.UInt32).to_arrow(), each))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        assert self.node.schema is not None
+        return self.node.schema
 
     def _read(self) -> pa.Array:
-        ends = np.cumsum([0, *(file.size for file in self.files)], dtype=np.int64)
-        values = pa.allocate_buffer(int(ends[-1]))
-        view = np.frombuffer(values, np.uint8)
-        self.store.together(
-            [
-                partial(self._read_file, file, view[start:stop])
-                for file, start, stop in zip(self.files, ends[:-1].tolist(), ends[1:].tolist(), strict=True)
-            ]
-        )
-        offsets = pa.py_buffer(ends.astype(np.int32))
-        return pa.Array.from_buffers(pa.binary(), len(self.files), [None, offsets, values])
+        files = self.node.files
+        column, memory = binary_column([file.size for file in files])
+        self.store.together([partial(self._read_file, *each) for each in zip(files, memory, strict=True)])
+        return column
 
-    def _read_file(self, file: File, memory: npt.NDArray[np.uint8]) -> None:
-        """Reads a file into memory of its size."""
-        with reading(self.operator, file):
-            if not self.store.is_local:
-                if file.size:
-                    memory[:] = np.frombuffer(self.store.fetch(file, [(0, file.size)])[0], np.uint8)
-                return
-            with open(file.path, "rb", buffering=0) as stored:  # noqa: PTH123  (`Path.open` takes twice as long)
-                rest = memory.data
-                while len(rest) and (read := stored.readinto(rest)):
-                    rest = rest[read:]
+    def _read_file(self, file: File, memory: Memory) -> None:
+        with reading(self.node.name, file):
+            self.store.read_into(file, memory)
             check_unchanged(file)
-            if len(rest):
-                raise SourceError(f"expected {file.size:,} bytes, found {file.size - len(rest):,}")
 
 
 def split_starts(files: Sequence[File]) -> list[int]:
@@ -334,14 +295,12 @@ def split_starts(files: Sequence[File]) -> list[int]:
         >>> split_starts([File("a", "a", 3 << 20), File("b", "b", 2 << 20), File("c", "c", 9 << 20)])
         [0, 1, 2]
     """
-    ends = np.cumsum([file.size for file in files], dtype=np.int64)
-    starts, at, before = [], 0, 0
-    while at < len(files):
-        starts.append(at)
-        fits = int(np.searchsorted(ends, before + SPLIT_BYTES, side="right"))
-        at = max(at + 1, min(fits, at + SPLIT_FILES))
-        before = int(ends[at - 1])
-    return starts
+    sizes = np.array(list(map(_size, files)), np.int64)
+    ends = np.cumsum(sizes)
+    return split_borders(ends - sizes, ends, max_count=SPLIT_FILES, max_bytes=SPLIT_BYTES)[:-1]
+
+
+_size = attrgetter("size")
 
 
 def _folder(operator: str, file: File) -> str:
