@@ -12,6 +12,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+from tests.ops.tables import PNG
+
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_SECONDS = 60
 
@@ -155,6 +157,48 @@ PIPELINES = {
             found = read(file, schema={"a": pa.int64()}, on_error="skip").to_table()["a"].to_pylist()
             assert found == ([1, 4] if suffix == "csv" else [1]), found
     """,
+    "texts": """
+        import logging
+        from pathlib import Path
+        logging.getLogger("arrowflow").setLevel(logging.ERROR)
+        file = Path(folder).parent / "lines.txt"
+        file.write_bytes(b"one\\r\\n\\xff\\ntwo\\n")
+        assert af.read_text(file, on_error="skip").to_table()["text"].to_pylist() == ["one", "two"]
+    """,
+    "whole_files": """
+        from pathlib import Path
+        for name in "ab":
+            (Path(folder).parent / "whole" / name).mkdir(parents=True)
+            (Path(folder).parent / "whole" / name / "x").write_bytes(name.encode())
+        found = af.read_files(Path(folder).parent / "whole", labels="folder")
+        list(found.batch(2)), list(found.shuffle(seed=1).batch(2)), list(found.shuffle(8, seed=1))
+    """,
+    "images": """
+        import importlib.util, logging
+        logging.getLogger("arrowflow").setLevel(logging.ERROR)
+        images = pl.DataFrame({"image": [bytes.fromhex(sys.argv[3]), None, b"no image"]})
+        if importlib.util.find_spec("cv2"):
+            found = af.from_arrow(images).decode_image("image", 1, crop="random", on_error="skip")
+            assert sum(batch.num_rows for batch in found) == 2
+    """,
+    "webdataset": """
+        import io, tarfile
+        file = folder + "/../rows.tar"
+        with tarfile.open(file, "w") as archive:
+            for name, data in {"a.cls": b"1", "a.txt": b"x", "b.bin": b"y"}.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        assert af.read_webdataset(file).to_table().num_rows == 2
+    """,
+    "delta": """
+        import importlib.util
+        if importlib.util.find_spec("deltalake"):
+            import deltalake
+            rows = pl.DataFrame({"x": [1, 2], "part": ["a", "b"]})
+            deltalake.write_deltalake(folder + "/../delta", rows, partition_by=["part"])
+            list(af.read_delta(folder + "/../delta").filter(pl.col("part") == "a"))
+    """,
     "states": """
         loader = af.read_parquet(folder).drop("f").shuffle(64).batch(16).to_numpy()
         for _ in loader:
@@ -193,7 +237,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     # Writing `pc.field("x") > 10` is what imports pandas, in the user's own code: here it comes ready-made.
     predicate = pickle.dumps((pc.field("x") > 10) & (pc.field("f") < 0.5)).hex()
-    command = [sys.executable, "-c", PRELUDE + code, str(folder), predicate]
+    command = [sys.executable, "-c", PRELUDE + code, str(folder), predicate, PNG.hex()]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
@@ -93,8 +94,8 @@ class LinesFormat(TextFormat):
         """See `TextFormat.quick`: looks at each line by itself."""
         lines = _lines(block.data)
         bad = {number: _NO_TEXT for number, line in enumerate(lines.to_pylist()) if not _is_utf8(line)}
-        good = np.setdiff1d(np.arange(len(lines)), list(bad))
-        texts = lines.take(pa.array(good, pa.int64())).cast(pa.string())
+        good = pl.Series([number not in bad for number in range(len(lines))], dtype=pl.Boolean)
+        texts = lines.filter(good.to_arrow()).cast(pa.string())
         type = block.types.field(COLUMN).type
         return pa.RecordBatch.from_arrays([texts.cast(type)], [COLUMN]), bad
 

@@ -15,11 +15,13 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.kernels.context import Context
+from arrowflow.kernels.gather import chosen
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
@@ -209,7 +211,7 @@ class DecodeImageKernel(StatelessKernel):
         column = _as_lists(pixels, chunk.num_rows, decoder.shape, images)
         made = chunk.set_column(place, pa.field(node.column, column.type), column)
         if bad:
-            made = made.take(pa.array([row for row in range(stop) if row not in bad], pa.int64()))
+            made = chosen(made, np.setdiff1d(np.arange(stop), list(bad)))
         elif failure is not None:
             made = made.slice(0, stop)
         return by_row(node.policy, chunk, made if stop else None, bad, failure)
@@ -231,7 +233,7 @@ def _views(images: pa.Array) -> list[memoryview | None]:
     data = memoryview(b"" if values is None else values).cast("B")
     found: list[memoryview | None] = [data[start:end] for start, end in itertools.pairwise(ends)]
     if images.null_count:
-        for row in np.flatnonzero(images.is_null().to_numpy(zero_copy_only=False)).tolist():
+        for row in pl.Series(images.is_null()).arg_true().to_list():
             found[row] = None
     return found
 

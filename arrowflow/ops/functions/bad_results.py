@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from arrowflow.bad_rows import BadRow, BadRowPolicy, LeftOut, is_bad_data
 from arrowflow.errors import ArrowflowError, SchemaError
 from arrowflow.kernels.context import Context
+from arrowflow.kernels.gather import chosen
 from arrowflow.kernels.items import Item, Origin, Outcome
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec
@@ -83,7 +85,7 @@ def by_row(
     if not bad and made is None and error is not None:
         raise error
     places = sorted(bad)
-    kept = given.take(pa.array(places, pa.int64())) if bad and policy.folder is not None else None
+    kept = chosen(given, np.array(places)) if bad and policy.folder is not None else None
     listed = tuple(BadRow(row, bad[row]) for row in places)
     return Outcome(given.slice(0, 0) if made is None else made, listed, kept, error)
 

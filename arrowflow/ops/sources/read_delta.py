@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError
@@ -114,7 +115,7 @@ class _Log:
         try:
             found = delta.DeltaTable(table, version=version, storage_options=dict(options or {}) or None)
             protocol, metadata = found.protocol(), found.metadata()
-            actions = pa.table(found.get_add_actions(flatten=True))
+            actions = _table(found.get_add_actions(flatten=True))
         except Exception as error:
             raise SourceError(f"the log of the table cannot be read: {error}").locate(
                 operator=ReadDelta.name, file=table
@@ -123,8 +124,9 @@ class _Log:
         schema = decoded_schema(pa.schema(found.schema().to_arrow()).remove_metadata())
         paths = [_path(found.table_uri, path) for path in actions.column("path").to_pylist()]
         order = sorted(range(len(paths)), key=paths.__getitem__)
+        places = pl.Series(order, dtype=pl.Int64).to_arrow()
         values = {
-            name: actions.column(f"partition.{name}").combine_chunks().take(pa.array(order, pa.int64()))
+            name: actions.column(f"partition.{name}").combine_chunks().take(places)
             for name in metadata.partition_columns
             if paths
         }
@@ -167,9 +169,14 @@ def _check(table: str, found: Any, protocol: Any, metadata: Any) -> None:
         ).locate(operator=ReadDelta.name, file=table)
 
 
+def _table(rows: Any) -> pa.Table:
+    """Returns a stream of Arrow as a table; `pa.table` would import pandas."""
+    return pa.RecordBatchReader.from_stream(rows).read_all()
+
+
 def _has_deletions(found: Any) -> bool:
     try:
-        return pa.table(found.deletion_vectors()).num_rows > 0
+        return _table(found.deletion_vectors()).num_rows > 0
     except Exception:  # noqa: BLE001  # it names a vector that cannot be read
         return True
 
