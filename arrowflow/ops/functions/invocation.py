@@ -17,8 +17,9 @@ from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, s
 from arrowflow.interchange.converted import arrays_of, column_exports
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
-from arrowflow.interchange.to_numpy import ColumnExport, for_functions
+from arrowflow.interchange.to_numpy import for_functions
 from arrowflow.kernels.context import Context
+from arrowflow.kernels.gather import OfSchema
 from arrowflow.kernels.instances import Lender
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
@@ -293,8 +294,8 @@ class BatchFunction:
         self._schema = schema
         self.name = self._function.name
         self.what = f"what {self.name} returned"
-        # Any thread replaces each of these as a whole.
-        self._exports: tuple[pa.Schema, tuple[ColumnExport, ...]] | None = None
+        self._exports = OfSchema(column_exports)
+        # Any thread replaces it as a whole.
         self._normal: tuple[pa.Schema, pa.Schema | None] | None = None
 
     def argument(self, chunk: pa.RecordBatch) -> Any:
@@ -307,18 +308,12 @@ class BatchFunction:
         if self._format == "polars":
             return pl.DataFrame(readable(chunk))
         try:
-            return self._arrays(chunk)
+            return arrays_of(chunk, self._exports(chunk.schema))
         except (DataError, SchemaError) as error:
             leave = "leave out what it does not read, with columns=[…], or " if self._columns is None else ""
             raise type(error)(
                 f"{for_functions(str(error))} ({self.name} is given arrays, by format='numpy': {leave}take format='arrow' or 'polars')"
             ) from None
-
-    def _arrays(self, chunk: pa.RecordBatch) -> dict[str, Any]:
-        schema, known = chunk.schema, self._exports
-        if known is None or not known[0].equals(schema):
-            known = self._exports = (schema, column_exports(schema))
-        return arrays_of(chunk, known[1])
 
     def call(self, num_rows: int, *arguments: Any, then: Callable[[list[Any]], Any] | None = None) -> Any:
         """Returns the function's result; with `then`, the value that `then` makes of a list with the result."""
