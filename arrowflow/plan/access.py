@@ -84,7 +84,8 @@ def position_at(node: Node, step: int, epoch: int) -> Position:
 def _answering(node: Node) -> RowAccess | None:
     """Returns the operator whose positions come out at the end of a plan, as far as one-to-one operators hand them on."""
     while not isinstance(node, RowAccess):
-        if not node.traits.one_to_one or node.traits.opaque or len(node.inputs) != 1:
+        traits = node.traits
+        if not traits.one_to_one or traits.opaque or traits.cuts_input or len(node.inputs) != 1:
             return None
         (node,) = node.inputs
     return node

@@ -51,6 +51,8 @@ class Traits:
         drops_rows: Each row in gives itself or nothing, decided by that row alone.
         counts_alone: Puts out as many rows and batches whatever rows it gets: their number alone decides.
         opaque: Runs a user function: nothing may be moved across it.
+        cuts_input: Cuts the rows of its input for its calls, so that its position is not its input's even if it is
+            `one_to_one` and not `opaque`: nobody begins in the middle of its input for it.
         borders: Its effect on the borders between chunks.
         new_memory: Yields memory that nobody else holds. Otherwise that of its inputs passes, or the function's, if it is
             `opaque`; a source's is not its own.
@@ -77,6 +79,7 @@ class Traits:
     drops_rows: bool = False
     counts_alone: bool = False
     opaque: bool = False
+    cuts_input: bool = False
     borders: Borders = Borders.KEEP
     new_memory: bool = False
     keeps_number: bool = False

@@ -26,7 +26,6 @@ NOT_IN_PLANS = {
     "apply": "makes no node: it calls a function",
     "split_by_rank": "comes last, and delivers rows of lanes: tests/ops/ranks has plans of its own",
     "with_engine": "comes last, and needs a cluster: tests/cluster has plans of its own",
-    "decode_image": "needs images: tests/ops/columns/test_decode_image.py",
     "with_provenance": "comes right after a source of files: tests/ops/sources/test_with_provenance.py",
     "assert_cardinality": "asks for a number of rows that a random plan does not know",
 }

@@ -29,6 +29,7 @@ from tests.ops.batches import test_bucket_by_sequence_length as bucketing
 from tests.ops.batches import test_group_by_window as grouping
 from tests.ops.batches import test_pack_sequences as packing
 from tests.ops.batches import test_window as windows
+from tests.ops.tables import PNG
 
 Row = dict[str, Any]
 Segment = tuple[int, list[Row]]
@@ -266,6 +267,7 @@ LIBRARY: dict[str, Build] = {
     "rename": lambda ds: ds.rename({"x": "s", "s": "x"}).rename({"s": "x", "x": "s"}),
     "cast": lambda ds: ds.cast({"row": pa.float64()}).cast({"row": pa.int64()}),
     "fill_null": lambda ds: ds.fill_null({"x": -0.5, "s": "?"}),
+    "decode_image": lambda ds: ds.with_columns(gone=pl.lit(PNG)).decode_image("gone", 1).drop("gone"),
     "stack": lambda ds: (
         ds.fill_null({"x": 0.25})
         .with_columns(y=pl.col("x"))
@@ -371,6 +373,7 @@ NUM_NODES = {
     "drop": 2,
     "explode": 3,
     "rename": 2,
+    "decode_image": 3,
     "cast": 2,
     "stack": 5,
     "concatenate": 3,
@@ -386,6 +389,7 @@ COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
     "with_columns": lambda r: r | {"x": None if r["x"] is None else r["x"] * 2.0, "row2": r["row"] * 3 - 1},
     "drop": lambda r: r,
     "rename": lambda r: r,
+    "decode_image": lambda r: r,
     "cast": lambda r: r,
     "fill_null": lambda r: (
         r | {"x": -0.5 if r["x"] is None else r["x"], "s": "?" if r["s"] is None else r["s"]}

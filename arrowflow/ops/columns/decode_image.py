@@ -111,8 +111,8 @@ class DecodeImage(PieceOperator):
         """One row out per row in, unless bad rows are left out. Nothing is moved across draws, which count rows."""
         opaque = self.decoder.is_random
         if self.policy.leaves_out:
-            return Traits(opaque=opaque, local=True, in_turn=True)
-        return Traits(one_to_one=True, opaque=opaque, local=True)
+            return Traits(opaque=opaque, cuts_input=True, local=True, in_turn=True)
+        return Traits(one_to_one=True, opaque=opaque, cuts_input=True, local=True)
 
     @property
     def columns(self) -> tuple[str, ...]:

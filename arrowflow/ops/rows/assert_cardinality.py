@@ -97,7 +97,7 @@ class AssertCardinality(RowOperator, InLanes, RowAccess):
         if self.kept is None:
             return None
         plan = _dealt_by(self.kept, self.inputs[0])
-        while plan.inputs and (plan.traits.one_to_one or plan.traits.drops_rows) and not plan.traits.opaque:
+        while plan.inputs and _hands_on_positions(plan.traits):
             (plan,) = plan.inputs
         found = None if plan.inputs else position_behind(plan, rows, epoch)
         return None if found is None else (Counted(found[0], rows), rows)
@@ -131,6 +131,10 @@ def _dealt_by(kept: RowCounts, plan: Node) -> Node:
         return dataclasses.replace(plan, kept=kept)  # type: ignore[call-arg]  # `count_rows` takes a source of files alone
     (child,) = plan.inputs
     return plan.on(_dealt_by(kept, child))
+
+
+def _hands_on_positions(traits: Traits) -> bool:
+    return (traits.one_to_one or traits.drops_rows) and not (traits.opaque or traits.cuts_input)
 
 
 class AssertCardinalityKernel(StateKernel):

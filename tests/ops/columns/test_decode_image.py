@@ -151,6 +151,20 @@ def test_a_global_shuffle_moves_bytes_and_not_pixels() -> None:
     assert [row["row"] for row in found] != sorted(plain)
 
 
+@pytest.mark.parametrize("rules", [(), ("limit_reads",)])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_rows_are_skipped_after_it(options: dict[str, Any], rules: tuple[str, ...]) -> None:
+    def run(change: Callable[[af.Dataset], af.Dataset]) -> list[dict[str, Any]]:
+        rows = af.from_arrow(IMAGES.to_batches(4)).with_options(af.Options(disabled_rules=rules))
+        return change(rows.decode_image("image", 4, **options)).to_table().to_pylist()
+
+    whole = run(lambda ds: ds)
+    for count in range(10):
+        assert run(lambda ds, count=count: ds.skip(count)) == whole[count:]  # type: ignore[misc]
+    assert run(lambda ds: ds.repeat(2).skip(5).take(9))[:4] == whole[5:]
+    assert run(lambda ds: ds.assert_cardinality(9).skip(3)) == whole[3:]
+
+
 def test_columns_that_are_not_read_are_pruned() -> None:
     ds = af.from_arrow(IMAGES.append_column("more", pa.nulls(9))).decode_image("image", 8).select("image")
     assert "more" not in ds.explain().rpartition("optimised plan")[2]
