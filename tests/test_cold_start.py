@@ -191,6 +191,11 @@ PIPELINES = {
                 archive.addfile(member, io.BytesIO(data))
         assert af.read_webdataset(file).to_table().num_rows == 2
     """,
+    "orc": """
+        import pyarrow.orc
+        pyarrow.orc.write_table(pa.table({"x": [1, 2], "y": ["a", None]}), folder + "/../rows.orc")
+        assert af.read_orc(folder + "/../rows.orc").filter(pl.col("x") > 1).to_table().num_rows == 1
+    """,
     "delta": """
         import importlib.util
         if importlib.util.find_spec("deltalake"):
