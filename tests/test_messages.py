@@ -428,13 +428,6 @@ def test_brackets_of_other_libraries_are_told_their_operators() -> None:
 # --------------------------------------------------------------------------------------------- sources
 
 
-class DeltaTable:
-    """A table of another library, which tells its rows by a method."""
-
-    def to_pyarrow_dataset(self) -> pa.Table:
-        return pa.table({"x": [1, 2]})
-
-
 @pytest.mark.parametrize(
     ("source", "code"),
     [
@@ -444,7 +437,6 @@ class DeltaTable:
         ([pl.DataFrame({"x": [1]}), pl.DataFrame({"x": [2]})], "af.from_arrow(pl.concat(source))"),
         (np.array([1, 2]), 'af.from_numpy({"x": source})'),
         (({"x": each} for each in (1, 2)), "af.from_generator(lambda: source)"),
-        (DeltaTable(), "af.from_arrow(source.to_pyarrow_dataset())"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
