@@ -58,7 +58,6 @@ OF_DATASET: Final = _each(
         "sample_from_datasets mix": "`af.sample_from_datasets([ds, more], [0.9, 0.1])`",
         "choose_from_datasets": "`af.choose_from_datasets([ds, more], choices)`",
         # batches
-        "unbatch": "`ds.batch(n)` later: leave the first `batch` out, or put another `batch` after it, which cuts anew",
         "rebatch repartition": "`ds.batch(n)`, which cuts batches anew",
         "rolling sliding_window": "`ds.window(n)`",
         "pack": '`ds.select("tokens").pack_sequences("tokens", 128)`',
