@@ -320,7 +320,8 @@ def read_orc(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset:
 
     The footer tells the rows of each stripe, so `skip`, `take`, `num_rows` and resume seek. Columns that nothing later
     needs are not decoded. Stripes are read whole, and no filter rules one out. Arguments and errors are those of
-    `read_parquet`.
+    `read_parquet`. A file that is cut short is an error. Read only files that you trust: on changed bytes pyarrow's
+    decoder may end the process (seen in pyarrow 22 and 26).
 
     Example:
         >>> import arrowflow as af, pathlib, pyarrow as pa, pyarrow.orc, tempfile
