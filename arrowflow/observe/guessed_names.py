@@ -94,7 +94,7 @@ OF_LIBRARY: Final = _each(
         "read_lines scan_lines TextLineDataset": "`af.read_text(path)`",
         "read_binary_files": "`af.read_files(path)`",
         "image_folder ImageFolder image_dataset_from_directory": '`af.read_images(folder, labels="folder")`',
-        "read_orc": '`af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))`',
+        "scan_orc": "`af.read_orc(path)`",
         "scan_delta": "`af.read_delta(path)`",
         "read_iceberg": "`af.from_arrow(pl.scan_iceberg(path))`",
         "read_lance": "`af.from_arrow(lance.dataset(path))`",
