@@ -15,6 +15,7 @@ if sys.platform == "win32":
         "(https://learn.microsoft.com/windows/wsl), where it runs as on Linux"
     )
 
+from arrowflow import image
 from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
@@ -99,6 +100,7 @@ __all__ = [
     "from_arrow",
     "from_generator",
     "from_numpy",
+    "image",
     "list_files",
     "locate",
     "merge_states",
