@@ -1,7 +1,7 @@
 """arrowflow: input pipelines over Apache Arrow record batches.
 
 Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Start with `read_parquet`, `read_ipc`,
-`read_csv`, `read_json`, `read_text`, `read_tfrecord`, `read_webdataset`, `read_files`, `read_images`, `from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each
+`read_orc`, `read_csv`, `read_json`, `read_text`, `read_tfrecord`, `read_webdataset`, `read_files`, `read_images`, `from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each
 returns a `Dataset`. `read` is for formats of other packages. `zip`, `sample_from_datasets` and `choose_from_datasets` make one of several. `Loader`, `Iterator` and
 `Statistics` are for annotations: `Dataset.to_torch` and its like, `iter(…)` and `stats()` return them.
 """
@@ -15,6 +15,7 @@ if sys.platform == "win32":
         "(https://learn.microsoft.com/windows/wsl), where it runs as on Linux"
     )
 
+from arrowflow import image
 from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
@@ -57,6 +58,7 @@ from arrowflow.sources import (
     read_images,
     read_ipc,
     read_json,
+    read_orc,
     read_parquet,
     read_text,
     read_tfrecord,
@@ -98,6 +100,7 @@ __all__ = [
     "from_arrow",
     "from_generator",
     "from_numpy",
+    "image",
     "list_files",
     "locate",
     "merge_states",
@@ -110,6 +113,7 @@ __all__ = [
     "read_images",
     "read_ipc",
     "read_json",
+    "read_orc",
     "read_parquet",
     "read_quarantine",
     "read_text",

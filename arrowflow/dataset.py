@@ -54,6 +54,7 @@ from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS
 from arrowflow.ops.batches.group_by_window import GroupByWindow
 from arrowflow.ops.batches.pack_sequences import PackSequences, Strategy
 from arrowflow.ops.batches.padded_batch import padded_batch
+from arrowflow.ops.batches.unbatch import Unbatch
 from arrowflow.ops.batches.window import Window
 from arrowflow.ops.cache.cache import Cache
 from arrowflow.ops.cache.cached import cached
@@ -1481,6 +1482,28 @@ class Dataset:
                 positions=positions,
             )
         )
+
+    def unbatch(self) -> Dataset:
+        """Makes the rows of batches addressable again, for operators that are refused after `batch`.
+
+        Row order: as before. Memory: nothing held. Resume: from any row. No rows are copied. A function after it sees
+        the rows of one batch a call, or fewer. Nothing that follows it changes which rows a batch before it has: an
+        order that a later `shuffle` gives to a source does not pass it. In `split_by_rank` the plan runs whole.
+
+        Raises:
+            PlanError: There are no batches before it.
+
+        Example:
+            The first row of each group, in random order:
+
+            >>> import arrowflow as af
+            >>> import polars as pl
+            >>> groups = af.range(30).group_by_window(pl.col("id") % 3, 10)
+            >>> first = groups.map(lambda group: group.slice(0, 1)).unbatch().shuffle(3, seed=1)
+            >>> sorted(first.to_table()["id"].to_pylist())
+            [0, 1, 2]
+        """
+        return Dataset(Unbatch.of(self._plan))
 
     def group_by_window(
         self,

@@ -103,6 +103,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "loaders": ("arenas", "interchange", "workarounds", *BELOW_LOADERS),
     "write": ("caching.store.claim", "errors", "formats", "interchange", "options", "storage"),
     "dataset": ("caching", "cluster", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
+    "image": ("errors",),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "provenance": ("bad_rows", "dataset", "errors", "iterator", "ops", "options", "plan", "run", "sources"),
     "sources": (
@@ -122,6 +123,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "combining",
         "dataset",
         "errors",
+        "image",
         "iterator",
         "loaders",
         "observe.guessed_names",

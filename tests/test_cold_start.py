@@ -9,7 +9,9 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.orc
 import pytest
 
 from tests.ops.tables import PNG
@@ -191,6 +193,9 @@ PIPELINES = {
                 archive.addfile(member, io.BytesIO(data))
         assert af.read_webdataset(file).to_table().num_rows == 2
     """,
+    "orc": """
+        assert af.read_orc(folder + "/../rows.orc").filter(pl.col("x") > 97).to_table().num_rows == 2
+    """,
     "delta": """
         import importlib.util
         if importlib.util.find_spec("deltalake"):
@@ -231,6 +236,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             }
         )
         frame.write_parquet(path / f"{number}.parquet", row_group_size=25)
+    pyarrow.orc.write_table(pa.table({"x": range(100)}), path.parent / "rows.orc")  # which imports pandas
     return path
 
 

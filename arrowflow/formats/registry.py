@@ -10,6 +10,7 @@ from typing import Any, Final
 from arrowflow.errors import PlanError, closest, said, shown
 from arrowflow.formats.capabilities import OwnArguments
 from arrowflow.formats.ipc.ipc import IpcFormat
+from arrowflow.formats.orc.orc import OrcFormat
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.formats.protocol import Format
 from arrowflow.formats.text.csv import CsvFormat
@@ -21,6 +22,7 @@ from arrowflow.formats.webdataset.webdataset import WebdatasetFormat
 FORMATS: Final[dict[str, Format]] = {
     "parquet": ParquetFormat(),
     "ipc": IpcFormat(),
+    "orc": OrcFormat(),
     "csv": CsvFormat(),
     "json": JsonFormat(),
     "text": LinesFormat(),

@@ -58,7 +58,6 @@ OF_DATASET: Final = _each(
         "sample_from_datasets mix": "`af.sample_from_datasets([ds, more], [0.9, 0.1])`",
         "choose_from_datasets": "`af.choose_from_datasets([ds, more], choices)`",
         # batches
-        "unbatch": "`ds.batch(n)` later: leave the first `batch` out, or put another `batch` after it, which cuts anew",
         "rebatch repartition": "`ds.batch(n)`, which cuts batches anew",
         "rolling sliding_window": "`ds.window(n)`",
         "pack": '`ds.select("tokens").pack_sequences("tokens", 128)`',
@@ -95,7 +94,7 @@ OF_LIBRARY: Final = _each(
         "read_lines scan_lines TextLineDataset": "`af.read_text(path)`",
         "read_binary_files": "`af.read_files(path)`",
         "image_folder ImageFolder image_dataset_from_directory": '`af.read_images(folder, labels="folder")`',
-        "read_orc": '`af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))`',
+        "scan_orc": "`af.read_orc(path)`",
         "scan_delta": "`af.read_delta(path)`",
         "read_iceberg": "`af.from_arrow(pl.scan_iceberg(path))`",
         "read_lance": "`af.from_arrow(lance.dataset(path))`",

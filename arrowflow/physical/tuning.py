@@ -423,3 +423,45 @@ class Statistics:
         A step that returns before it is computed, as with CUDA or JAX, makes it larger: wait for the step's result.
         """
         return min(1.0, self.waited_seconds / self.seconds) if self.seconds else 0.0
+
+    def metrics(self, prefix: str = "") -> dict[str, float]:
+        """Returns the figures that people plot over time, for a logger of numbers such as TensorBoard, W&B or MLflow.
+
+        Counts are sums since the first batch was asked for. Sizes are in bytes, times in seconds, shares between 0 and 1
+        (`utilisation` may be larger, see there). The names are the same in every run.
+
+        Args:
+            prefix: Stands before each name.
+
+        Example:
+            >>> import arrowflow as af
+            >>> loader = af.range(100).batch(10).to_numpy()
+            >>> for batch in loader:
+            ...     pass
+            >>> metrics = loader.stats().metrics(prefix="data/")
+            >>> metrics["data/rows"], metrics["data/batches"]
+            (100.0, 10.0)
+        """
+        figures = {name: getattr(self, name) for name in _PLOTTED}
+        figures["retries"] = sum(self.retries.values())
+        return {prefix + name: float(value) for name, value in figures.items()}
+
+
+_PLOTTED = (
+    "batches",
+    "rows",
+    "seconds",
+    "rows_per_second",
+    "waited_seconds",
+    "waiting_share",
+    "first_batch_seconds",
+    "planning_seconds",
+    "cpu_seconds",
+    "utilisation",
+    "ledger_bytes",
+    "ledger_peak_bytes",
+    "ledger_budget_bytes",
+    "skipped_rows",
+    "skipped_parts",
+)
+"""The fields and properties of `Statistics` that `metrics` has."""

@@ -3,17 +3,17 @@
 from arrowflow.sources.in_memory import from_arrow, from_generator, from_numpy, range
 from arrowflow.sources.lakes import read_delta
 from arrowflow.sources.readers import (
-    list_files,
     read,
     read_csv,
     read_ipc,
     read_json,
+    read_orc,
     read_parquet,
     read_text,
     read_tfrecord,
     read_webdataset,
 )
-from arrowflow.sources.whole_files import read_files, read_images
+from arrowflow.sources.whole_files import list_files, read_files, read_images
 
 __all__ = [
     "from_arrow",
@@ -28,6 +28,7 @@ __all__ = [
     "read_images",
     "read_ipc",
     "read_json",
+    "read_orc",
     "read_parquet",
     "read_text",
     "read_tfrecord",

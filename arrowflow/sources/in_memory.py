@@ -33,13 +33,14 @@ def from_arrow(source: Any) -> Dataset:
             a list of them, a Polars frame, a `datasets.Dataset`, and anything with `__arrow_c_array__`. Other sources
             are asked anew in each epoch, and again for a resumed epoch, so they have to keep their order. These are a
             `pyarrow.dataset.Dataset` or a scanner, a Polars lazy frame, a `datasets.IterableDataset`, or a
-            `ray.data.Dataset`. Anything with `__arrow_c_stream__` counts too: a DuckDB relation, another dataset. A
-            `pyarrow.RecordBatchReader` gives one epoch and no state.
+            `ray.data.Dataset`, a `deltalake.DeltaTable`, a scan of `pyiceberg`. Anything with `__arrow_c_stream__` counts
+            too: a DuckDB relation, another dataset. A `pyarrow.RecordBatchReader`, and a cursor of a database with
+            `fetch_record_batch()` as those of ADBC, give one epoch and no state.
 
     Raises:
         PlanError: `source` is none of these.
         SourceError: `source` gave no stream, as a source does that can be read only once, or broke off; when the
-            dataset is bound or read.
+            dataset is bound or read. Or a table or a cursor gave no data when it was asked here.
         FunctionError: Another library failed while it made the rows; in `next()`, in order.
 
     Example:

@@ -19,7 +19,6 @@ from arrowflow.formats.tfrecord.tfrecord import RAW_HAS_NO_SCHEMA
 from arrowflow.observe.guessed_names import OF_LIBRARY
 from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
-from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.partitions import check_partitioning
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import given_schema
@@ -60,7 +59,7 @@ def read(
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. Of a directory
             the files with the format's suffixes are read. A list keeps its order; the files of a directory or a glob
             are sorted.
-        format: `"parquet"`, `"ipc"`, `"csv"`, `"json"`, `"text"`, `"tfrecord"`, `"webdataset"`, a name that an installed package offers, or a
+        format: `"parquet"`, `"ipc"`, `"orc"`, `"csv"`, `"json"`, `"text"`, `"tfrecord"`, `"webdataset"`, a name that an installed package offers, or a
             `Format`. Without it the error says how files with this ending are read.
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
@@ -315,6 +314,24 @@ def read_ipc(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
     return read(paths, format="ipc", **arguments)
 
 
+@with_arguments(ReadArguments, _usual(ReadArguments, "orc"))
+def read_orc(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset:
+    """Reads ORC files, stripe by stripe, in the order of `paths`.
+
+    The footer tells the rows of each stripe, so `skip`, `take`, `num_rows` and resume seek. Columns that nothing later
+    needs are not decoded. Stripes are read whole, and no filter rules one out. Arguments and errors are those of
+    `read_parquet`.
+
+    Example:
+        >>> import arrowflow as af, pathlib, pyarrow as pa, pyarrow.orc, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> pyarrow.orc.write_table(pa.table({"x": [1, 2, 3], "y": [4, 5, 6]}), folder / "a.orc")
+        >>> af.read_orc(folder, columns="x").to_table().to_pydict()
+        {'x': [1, 2, 3]}
+    """
+    return read(paths, format="orc", **arguments)
+
+
 @with_arguments(CsvArguments, _usual(CsvArguments, "csv"))
 def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
     r"""Reads CSV files, block by block, in the order of `paths`.
@@ -556,35 +573,3 @@ def read_tfrecord(paths: Paths, **arguments: Unpack[TfrecordArguments]) -> Datas
     if arguments.get("raw") and arguments.get("schema") is not None:
         raise PlanError(RAW_HAS_NO_SCHEMA)
     return read(paths, format="tfrecord", **arguments)
-
-
-def list_files(
-    paths: Paths, *, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
-) -> Dataset:
-    """Lists files: their paths as text in the column `path`, in the order of `paths`; nothing of them is read.
-
-    Local files come as absolute paths, files of a URL as URLs. So each path can be read by itself, as by `interleave`
-    or `map`. Files are listed when the dataset is bound; files on local disks are listed anew for each run and
-    question. For another order use `shuffle`.
-
-    Args:
-        paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory
-            gives all files in it and in its folders, but no names that start with `.` or `_`.
-        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it. With `filesystem=` the
-            listed paths are paths in that file system; read them with the same `filesystem`.
-        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
-
-    Raises:
-        SourceError: A path is missing, or a glob or a directory is empty; when the dataset is bound.
-        PlanError: `paths` are no paths, or lie in different file systems; when the dataset is bound.
-
-    Example:
-        >>> import arrowflow as af, pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> for name in "b.parquet", "a.parquet", "notes.txt":
-        ...     _ = (folder / name).write_bytes(b"...")
-        >>> table = af.list_files(folder / "*.parquet").to_table()
-        >>> [pathlib.Path(path).name for path in table.column("path").to_pylist()]
-        ['a.parquet', 'b.parquet']
-    """
-    return Dataset(ListFiles(paths=paths, filesystem=place_of("list_files", filesystem, storage_options)))

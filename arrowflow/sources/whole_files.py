@@ -1,4 +1,4 @@
-"""Datasets whose rows are whole files."""
+"""Datasets whose rows are whole files, or the paths of files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, shown
+from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.read_files import MAX_FILE_BYTES, ReadFiles, ReadImages
 from arrowflow.options import AUTOTUNE, parallel_calls, parse_bytes, with_arguments
 from arrowflow.sources.readers import Paths
@@ -129,3 +130,35 @@ def read_images(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
         ((2, 8, 8, 3), array([0, 1], dtype=uint8))
     """
     return _dataset(ReadImages, paths, **arguments)
+
+
+def list_files(
+    paths: Paths, *, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
+) -> Dataset:
+    """Lists files: their paths as text in the column `path`, in the order of `paths`; nothing of them is read.
+
+    Local files come as absolute paths, files of a URL as URLs. So each path can be read by itself, as by `interleave`
+    or `map`. Files are listed when the dataset is bound; files on local disks are listed anew for each run and
+    question. For another order use `shuffle`.
+
+    Args:
+        paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory
+            gives all files in it and in its folders, but no names that start with `.` or `_`.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it. With `filesystem=` the
+            listed paths are paths in that file system; read them with the same `filesystem`.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
+
+    Raises:
+        SourceError: A path is missing, or a glob or a directory is empty; when the dataset is bound.
+        PlanError: `paths` are no paths, or lie in different file systems; when the dataset is bound.
+
+    Example:
+        >>> import arrowflow as af, pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in "b.parquet", "a.parquet", "notes.txt":
+        ...     _ = (folder / name).write_bytes(b"...")
+        >>> table = af.list_files(folder / "*.parquet").to_table()
+        >>> [pathlib.Path(path).name for path in table.column("path").to_pylist()]
+        ['a.parquet', 'b.parquet']
+    """
+    return Dataset(ListFiles(paths=paths, filesystem=place_of("list_files", filesystem, storage_options)))

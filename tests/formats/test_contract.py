@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -62,6 +63,10 @@ def write_zstd(table: pa.Table, path: Path) -> None:
     write_ipc(table, path, "zstd")
 
 
+def write_orc(table: pa.Table, path: Path) -> None:
+    pyarrow.orc.write_table(table, path, stripe_size=64, batch_size=17)
+
+
 def write_csv(table: pa.Table, path: Path) -> None:
     pyarrow.csv.write_csv(table, path)
 
@@ -103,6 +108,7 @@ SHIPPED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "parquet": ("parquet", write_parquet, {}),
     "ipc": ("ipc", write_ipc, {}),
     "compressed ipc": ("ipc", write_zstd, {}),
+    "orc": ("orc", write_orc, {}),
     "csv": ("csv", write_csv, {"has_end": False}),
     "json lines": ("json", write_lines, {"has_end": False}),
     "json array": ("json", write_array, {"has_end": False}),
@@ -384,6 +390,7 @@ def test_states_and_caches_know_the_options(tmp_path: Path) -> None:
 SAME: dict[str, Callable[[Path], tuple[af.Dataset, af.Dataset]]] = {
     "parquet": lambda path: (af.read_parquet(path), af.read(path, format="parquet")),
     "ipc": lambda path: (af.read_ipc(path, columns="x"), af.read(path, format="ipc", columns="x")),
+    "orc": lambda path: (af.read_orc(path), af.read(path, format="orc")),
     "csv": lambda path: (
         af.read_csv(path, null_values="-", column_names=["x"], block_bytes="1KiB"),
         af.read(path, format="csv", null_values=["-"], column_names=("x",), block_bytes=1024),

@@ -131,6 +131,7 @@ COLUMNS: Final[dict[str, Pipeline]] = {
     "padded_batch": of("lists", lambda rows, wide: rows.padded_batch(4)),
     "bucket_by_sequence_length": of("lists", lambda rows, wide: rows.bucket_by_sequence_length(wide.first, [2], [2, 2])),
     "pack_sequences": of("keyed", lambda rows, wide: rows.select("tokens").pack_sequences("tokens", 4)),
+    "unbatch": of("whole", lambda rows, wide: rows.batch(4).unbatch()),
     "window": of("whole", lambda rows, wide: rows.window(2)),
     "group_by_window": of("keyed", lambda rows, wide: rows.group_by_window("key", 2)),
     "rejection_resample": of("keyed", lambda rows, wide: rows.rejection_resample("key", [0.5, 0.5], seed=1)),

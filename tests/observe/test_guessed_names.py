@@ -150,10 +150,10 @@ def test_an_error_says_what_to_write() -> None:
         _ = ds.columns  # type: ignore[attr-defined]
     assert (caught.value.name, caught.value.obj) == ("columns", ds)
     with pytest.raises(
-        AttributeError, match=r"arrowflow has no attribute 'read_orc'; write `af.from_arrow\("
+        AttributeError, match=r"arrowflow has no attribute 'read_avro'; write `af.from_arrow\("
     ) as of_module:
-        _ = af.read_orc  # type: ignore[attr-defined]
-    assert (of_module.value.name, of_module.value.obj) == ("read_orc", af)
+        _ = af.read_avro  # type: ignore[attr-defined]
+    assert (of_module.value.name, of_module.value.obj) == ("read_avro", af)
 
 
 def test_python_suggests_names_that_are_nearly_right() -> None:
@@ -164,7 +164,7 @@ def test_python_suggests_names_that_are_nearly_right() -> None:
 def test_questions_for_names_stay_questions() -> None:
     ds = af.range(3)
     assert not hasattr(ds, "sort") and getattr(ds, "sort", None) is None
-    assert not hasattr(af, "read_orc")
+    assert not hasattr(af, "read_avro")
     assert (
         not hasattr(ds, "_repr_png_")
         and not hasattr(ds, "__array_interface__")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import arrowflow as af
 from arrowflow.autotune import Policy
 from arrowflow.observe.report import report
 from arrowflow.physical.tuning import Refusals
@@ -126,3 +127,15 @@ def test_what_the_tuner_found_is_in_the_report() -> None:
     measured = run(*(part.statistics() for part in simulated.stages), seconds=3.0)
     reason = "it holds the interpreter lock: 100 % of a call is CPU time if it is alone, "
     assert f"   at most 1 call, 1.00 cores each; {reason}" in report(measured, verbose=True)
+
+
+def test_figures_to_plot_are_floats_under_the_same_names() -> None:
+    loader = af.range(100).batch(10).to_numpy()
+    before = loader.stats().metrics()
+    for _ in loader:
+        pass
+    metrics = loader.stats().metrics(prefix="data/")
+    assert list(metrics) == ["data/" + name for name in before]
+    assert all(type(value) is float for value in (*before.values(), *metrics.values()))
+    assert (metrics["data/rows"], metrics["data/batches"], metrics["data/retries"]) == (100.0, 10.0, 0.0)
+    assert metrics["data/ledger_budget_bytes"] == loader.stats().ledger_budget_bytes

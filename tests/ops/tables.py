@@ -130,6 +130,7 @@ OPERATORS: dict[str, Apply] = {
     "bucket_by_sequence_length": lambda ds: ds.bucket_by_sequence_length("text", [3, 6], [2, 3, 2]),
     "group_by_window": lambda ds: ds.group_by_window(pl.col("row") % 3, 2),
     "window": lambda ds: ds.window(2),
+    "unbatch": lambda ds: ds.batch(3).unbatch(),
     "padded_batch": lambda ds: ds.select("row", "list").padded_batch(3),
     "pack_sequences": lambda ds: ds.select(tokens=pl.concat_list("row", "row")).pack_sequences("tokens", 4),
     "flat_map": lambda ds: ds.flat_map(up_to),
@@ -153,7 +154,7 @@ BATCHED_ALLOWED = [
     "map",
     "repeat",
 ]
-BATCHED_ALLOWED += ["batch", "prefetch", "with_options", "map_rows", "scan", "cache"]
+BATCHED_ALLOWED += ["batch", "unbatch", "prefetch", "with_options", "map_rows", "scan", "cache"]
 BATCHED_ALLOWED += ["padded_batch", "pack_sequences", "bucket_by_sequence_length", "group_by_window"]
 BATCHED_REFUSED = ["assert_cardinality", "unique", "rejection_resample", "window", "flat_map", "interleave"]
 BATCHED_REFUSED += ["take", "skip", "shuffle", "filter", "shard", "enumerate", "zip", "choose_from_datasets"]

@@ -345,6 +345,7 @@ LIBRARY: dict[str, Build] = {
     "pack": lambda ds, length, window, strategy: ds.map(with_tokens).pack_sequences(
         "tokens", length, window_rows=window, strategy=strategy
     ),
+    "rebatch": lambda ds, size: ds.batch(size).unbatch(),
     "window": lambda ds, size, shift, stride, drop: ds.window(
         size, shift=shift, stride=stride, drop_remainder=drop
     ),
@@ -369,6 +370,7 @@ CACHES = ("cache", "spilling_cache", "disk_cache")
 CACHING = (*CACHES, "global", "draw")
 CUTS = ("batch", "masked", "bucket", "group", "padded_batch")
 NUM_NODES = {
+    "rebatch": 2,
     "bucket": 2,
     "drop": 2,
     "explode": 3,
@@ -449,6 +451,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     ),
     "flat_map": st.tuples(st.sampled_from([af.AUTOTUNE, 1])),
     "enumerate": st.tuples(st.sampled_from([0, 5])),
+    "rebatch": st.tuples(st.integers(1, 9)),
     "sample": st.tuples(
         st.sampled_from([(1, 1, 1), (5, 2, 0), (0, 0, 3), (1, 7, 2)]), st.integers(0, 3), st.booleans()
     ),
@@ -483,13 +486,21 @@ def operators(draw: st.DrawFn) -> tuple[Op, ...]:
         names = [name for name in LIBRARY if name not in refused]
         name = draw(st.sampled_from(names))
         chosen.append(Op(name, draw(ARGUMENTS.get(name, st.just(())))))
-        batched = batched or name in CUTS
+        batched = in_batches(chosen)
     if draw(st.integers(0, 5)) == 0 and not batched:
         chosen += [Op("repeat", (None,)), Op("take", (draw(st.integers(0, 40)),))]
     if draw(st.integers(0, 4)) == 0 and not batched:
         name = draw(st.sampled_from(LAST))
         chosen.append(Op(name, draw(ARGUMENTS[name])))
     return tuple(chosen)
+
+
+def in_batches(ops: Iterable[Op]) -> bool:
+    """Returns whether the rows come in batches after these operators."""
+    batched = False
+    for op in ops:
+        batched = op.name != "rebatch" and (batched or op.name in CUTS)
+    return batched
 
 
 @dataclass(frozen=True)
@@ -507,7 +518,7 @@ class Plan:
 
     @property
     def batched(self) -> bool:
-        return any(op.name in CUTS for op in self.ops)
+        return in_batches(self.ops)
 
     def dataset(self, options: af.Options) -> af.Dataset:
         pieces = af.Options(max_chunk_rows=MAX_CHUNK_ROWS, max_chunk_bytes=self.max_chunk_bytes)
@@ -561,7 +572,7 @@ class Plan:
 
     def _pieces(self, below: Iterable[Segment], depth: int) -> Iterator[tuple[int, list[list[Row]]]]:
         """Cuts each split anew, but a batch not at all."""
-        batched = any(op.name in CUTS for op in self.ops[:depth])
+        batched = in_batches(self.ops[:depth])
         for split, rows in below:
             size = max(1, len(rows)) if batched else self.piece_rows
             yield split, [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -923,6 +934,7 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "with_options": unchanged,
     **dict.fromkeys(CACHES, unchanged),
     "enumerate": numbered,
+    "rebatch": lambda below, epoch, size: batched_up(below, epoch, size, False),
     "map_rows": each_row(plain_row),
     "skip_bad_rows": good_rows,
     "filter_fn": kept,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, SourceError, said
 from arrowflow.ops.sources.from_indexed import FromMapped
 from arrowflow.ops.sources.from_memory import from_batches
 from arrowflow.ops.sources.from_stream import FromDataset, FromOneShot, FromStream, OneShot, is_dataset
@@ -23,6 +23,7 @@ from arrowflow.ops.sources.from_tables import (
     IterableDataset,
     LazyFrame,
     RayDataset,
+    Scan,
     Scanner,
     Tables,
 )
@@ -91,14 +92,48 @@ def _held_or_streamed(source: Any) -> Node:
         return FromDataset(source=source)
     if hasattr(source, "__arrow_c_stream__"):
         return FromStream(source=source)
+    if _has(source, "to_arrow_batch_reader"):
+        scan = Scan(source)
+        return FromTables(fn=scan.tables, source=scan)
+    for method in _ARROW_METHODS:
+        if _has(source, method):
+            return from_arrow(_made(source, method))
     raise PlanError(
         "from_arrow: expected a table, record batches, a pyarrow.dataset.Dataset or anything with "
         f"__arrow_c_stream__ (Polars, DuckDB, …), got {type(source).__name__}{_way(source)}"
     )
 
 
-_ARROW_METHODS = ("to_pyarrow_dataset", "to_arrow", "to_pyarrow", "to_arrow_table", "to_polars")
-"""Methods by which objects of other libraries give Arrow data, such as tables of Delta Lake and Iceberg."""
+_ARROW_METHODS: Final = (
+    "to_pyarrow_dataset",
+    "fetch_record_batch",
+    "to_arrow_reader",
+    "to_arrow",
+    "to_pyarrow",
+    "to_arrow_table",
+    "to_polars",
+)
+"""Methods by which tables of Delta Lake, cursors of databases and other objects give Arrow data; the first one counts.
+
+Those that hold all rows in memory come last.
+"""
+
+
+def _has(source: Any, method: str) -> bool:
+    return not isinstance(source, type) and callable(getattr(source, method, None))
+
+
+def _made(source: Any, method: str) -> Any:
+    """Returns what a method of another library's object makes.
+
+    Raises:
+        SourceError: The method fails.
+    """
+    try:
+        return getattr(source, method)()
+    except Exception as error:
+        text = f"{type(source).__name__}.{method}() gave no data: {said(error)}"
+        raise SourceError(text).locate(operator="from_arrow") from error
 
 
 def _way(source: Any) -> str:
@@ -119,6 +154,5 @@ def _way(source: Any) -> str:
     elif callable(source) or isinstance(source, Iterator):
         code = "af.from_generator(lambda: rows)"
     else:
-        found = [name for name in _ARROW_METHODS if callable(getattr(source, name, None))]
-        code = f"af.from_arrow(source.{found[0]}())" if found else ""
-    return f"; write `{code}`" if code else ""
+        return ""
+    return f"; write `{code}`"

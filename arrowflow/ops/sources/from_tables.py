@@ -114,6 +114,22 @@ class Scanner:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """An object that makes a new reader whenever it is asked, such as a scan of `pyiceberg`."""
+
+    scan: Any
+
+    def schema(self) -> pa.Schema:
+        """Returns the schema of a reader, which is not read."""
+        with self.scan.to_arrow_batch_reader() as reader:
+            return reader.schema
+
+    def tables(self) -> Iterator[pa.RecordBatch]:
+        """Yields the record batches of a new reader."""
+        return iter(self.scan.to_arrow_batch_reader())
+
+
+@dataclass(frozen=True, slots=True)
 class IterableDataset:
     """A `datasets.IterableDataset`."""
 

@@ -29,6 +29,7 @@ from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import from_batches
 from arrowflow.optional import optional
 from arrowflow.plan.node import BindContext, Node
+from arrowflow.storage.settings import Settings, without_secrets
 
 _FEATURES: Final = frozenset(("deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features that a reader of the current files need not know, or that are looked at."""
@@ -117,7 +118,8 @@ class _Log:
             protocol, metadata = found.protocol(), found.metadata()
             actions = _table(found.get_add_actions(flatten=True))
         except Exception as error:
-            raise SourceError(f"the log of the table cannot be read: {error}").locate(
+            text = without_secrets(str(error), Settings(options or {}))
+            raise SourceError(f"the log of the table cannot be read: {text}").locate(
                 operator=ReadDelta.name, file=table
             ) from error
         _check(table, found, protocol, metadata)

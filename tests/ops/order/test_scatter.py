@@ -45,6 +45,12 @@ COLUMNS: dict[str, pa.Array] = {
     "nested": pa.FixedSizeListArray.from_arrays(lists(pa.int16(), 4, 6 * ROWS), 6),
     "number": pa.array(range(ROWS)),
     "text": pa.array([None if row % 11 == 0 else f"row {row}" for row in range(ROWS)]),
+    "long texts": pa.array([chr(97 + row % 26) * (500 + row % 9) for row in range(ROWS)]),
+    "long bytes": pa.array([bytes([row % 251]) * (13 + row) for row in range(ROWS)], pa.large_binary()),
+    "some short": pa.array([b"x" * (row % 1000 + 12) for row in range(ROWS)]),
+    "long or null": pa.array(
+        [None if row % 11 == 0 else "y" * 600 for row in range(ROWS)], pa.large_string()
+    ),
     "lists": pa.array([list(range(row % 4)) for row in range(ROWS)]),
 }
 
@@ -96,3 +102,19 @@ def test_windows_that_a_consumer_keeps_are_not_used_again() -> None:
     again = np.concatenate(sums)
     assert (again[:, 0] >= 0).all()
     assert (again[:, -1] - again[:, 0] == 7 * (width - 1)).all()
+
+
+def test_long_texts_are_copied_once() -> None:
+    chunks = [
+        pa.record_batch({"x": pa.array([bytes([low + row]) * 60_000 for row in range(100)])})
+        for low in (0, 100)
+    ]
+    empty = chunks[0].slice(0, 0)
+    before = pa.default_memory_pool().max_memory()
+    blocker = pa.allocate_buffer(
+        before - pa.total_allocated_bytes()
+    )  # so that the pool's peak tells what follows
+    found = reordered([empty, *chunks], np.arange(200)[::-1], Recycler(1 << 30))
+    assert found["x"].to_pylist() == [bytes([row]) * 60_000 for row in reversed(range(200))]
+    assert pa.default_memory_pool().max_memory() - before < 1.2 * 200 * 60_000
+    del blocker

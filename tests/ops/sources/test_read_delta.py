@@ -142,3 +142,14 @@ def test_tables_of_others(name: str, version: int, count: int) -> None:
 def test_deletion_vectors_are_refused() -> None:
     folder = Path(os.environ["ARROWFLOW_CORPUS"], "delta", "table-with-dv-small")
     refused(af.PlanError, lambda: af.read_delta(folder).schema, "deleted by deletion vectors", "duckdb")
+
+
+def test_errors_of_the_log_show_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(table: str, **arguments: Any) -> None:
+        raise OSError(f"{table}: the key {arguments['storage_options']['secret_access_key']} is wrong")
+
+    monkeypatch.setattr(deltalake, "DeltaTable", refuses)
+    options = {"secret_access_key": "hunter2hunter2"}
+    with pytest.raises(af.SourceError, match="the key … is wrong") as caught:
+        af.read_delta("s3://bucket/table", storage_options=options).num_rows  # noqa: B018  # reads the log
+    assert "hunter2" not in str(caught.value)
