@@ -109,7 +109,7 @@ from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order, rewritten
-from arrowflow.write import IPC, PARQUET, Writer, Written, with_metadata, writer_of
+from arrowflow.write import CSV, IPC, PARQUET, Writer, Written, with_metadata, writer_of
 
 if TYPE_CHECKING:
     import jax
@@ -2463,6 +2463,54 @@ class Dataset:
                 shard_rows=shard_rows,
                 group_rows=batch_rows,
                 compression=compression,
+                filesystem=filesystem,
+                storage_options=storage_options,
+                overwrite=overwrite,
+            )
+        )
+
+    def write_csv(
+        self,
+        path: str | PathLike[str],
+        *,
+        shard_bytes: int | str | None = None,
+        shard_rows: int | None = None,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> Written:
+        """Writes epoch 0 as a folder of CSV files, `part-00000.csv` and so on, in the order of the rows.
+
+        What `write_parquet` says of half-written datasets holds here too. Each file has a header. Texts are quoted:
+        an empty text stays one, and a null is nothing between two commas. CSV does not keep types: give them to
+        `read_csv` as `schema=` where its guess would differ.
+
+        Args:
+            path: As in `write_parquet`.
+            shard_bytes: A file ends with the first block of 65,536 rows, or of 64 MiB, that takes it to that size.
+                Default: 256 MiB, if no `shard_rows` are given.
+            shard_rows: As in `write_parquet`.
+            filesystem: As in `write_parquet`.
+            storage_options: As in `write_parquet`.
+            overwrite: As in `write_parquet`, for a folder of CSV files.
+
+        Raises:
+            WriteError: As in `write_parquet`. CSV has no place for lists, structs, bytes, times of day, durations and
+                float16, nor for a null of the only column.
+            PlanError: As in `write_parquet`.
+
+        Example:
+            >>> import arrowflow as af, pathlib, tempfile
+            >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
+            >>> len(af.range(10).write_csv(folder, shard_rows=4).files), af.read_csv(folder).num_rows
+            (3, 10)
+        """
+        return self._write(
+            writer_of(
+                CSV,
+                path,
+                shard_bytes=shard_bytes,
+                shard_rows=shard_rows,
                 filesystem=filesystem,
                 storage_options=storage_options,
                 overwrite=overwrite,

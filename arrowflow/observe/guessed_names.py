@@ -73,7 +73,7 @@ OF_DATASET: Final = _each(
         "to_batches": "`list(ds.batch(n))`, or `ds.to_reader()` for record batches as they come",
         "sink_parquet to_parquet write save save_to_disk": '`ds.write_parquet("folder")`',
         "sink_ipc to_feather write_feather": '`ds.write_ipc("folder")`',
-        "sink_csv to_csv write_csv": '`pl.DataFrame(ds).write_csv("x.csv")`, with all rows in memory',
+        "sink_csv to_csv": '`ds.write_csv("folder")`',
         "sink_ndjson to_json write_json write_ndjson": '`pl.DataFrame(ds).write_ndjson("x.json")`, with all rows in memory',
         "materialize persist snapshot": '`ds.cache("folder")`, or `ds.cache()` for memory',
         "options": "`ds.with_options(af.Options(seed=1))`",

@@ -1,4 +1,4 @@
-"""The encoding of one shard: a Parquet file by row groups, an Arrow IPC file by record batches."""
+"""The encoding of one shard: a Parquet file by row groups, an Arrow IPC file by record batches, a CSV file by rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
+from pyarrow import csv
 
 from arrowflow.errors import PlanError, WriteError, closest, shown
 from arrowflow.lazy import compute as pc
@@ -93,6 +94,53 @@ class IpcEncoder:
         """See `Encoder.abandon`."""
         with suppress(Exception):
             self._writer.close()
+
+
+class CsvEncoder:
+    """A CSV file with a header. Texts are quoted, so that an empty text is not null.
+
+    Types and values that `read_csv` could not read back are refused.
+    """
+
+    suffix: ClassVar[str] = ".csv"
+
+    def __init__(self, sink: Any, schema: pa.Schema) -> None:
+        if not len(schema):
+            raise WriteError("CSV cannot hold rows without columns; write IPC files")
+        for field in schema:
+            if not _is_csv(field.type):
+                raise WriteError(
+                    f"column {field.name!r}: CSV has no place for {field.type}; drop or cast the column, or write Parquet files"
+                )
+        self._writer = csv.CSVWriter(sink, schema)
+
+    def write(self, group: pa.Table) -> None:
+        """See `Encoder.write`."""
+        if group.num_columns == 1 and group.column(0).null_count:
+            raise WriteError(
+                f"column {group.column_names[0]!r}: a null of the only column is an empty line in CSV, which is no row; "
+                "add a column, fill the nulls, or write Parquet files"
+            )
+        self._writer.write_table(group)
+
+    def close(self) -> None:
+        """See `Encoder.close`."""
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """See `Encoder.abandon`."""
+        with suppress(Exception):
+            self._writer.close()
+
+
+def _is_csv(type: pa.DataType) -> bool:
+    """Returns whether CSV has a text for all values of a type, from which `read_csv` makes the same value."""
+    types = pa.types
+    if types.is_dictionary(type):
+        return bool(types.is_string(type.value_type) or types.is_large_string(type.value_type))
+    tests = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_decimal128)
+    texts = (types.is_string, types.is_large_string, types.is_date32, types.is_timestamp)
+    return any(test(type) for test in (*tests, *texts))
 
 
 def _holds(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:

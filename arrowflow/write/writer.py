@@ -1,10 +1,11 @@
-"""The checks and decisions of `write_parquet` and `write_ipc` before the pipeline runs."""
+"""The checks and decisions of `write_parquet`, `write_ipc` and `write_csv` before the pipeline runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -13,7 +14,15 @@ from arrowflow.errors import PlanError
 from arrowflow.formats import FORMATS
 from arrowflow.options import MAX_CHUNK_ROWS, check_size, parse_bytes
 from arrowflow.storage import place_of, shown_paths
-from arrowflow.write.encoders import IPC_CODECS, PARQUET_CODECS, IpcEncoder, ParquetEncoder, check_codec
+from arrowflow.write.encoders import (
+    IPC_CODECS,
+    PARQUET_CODECS,
+    CsvEncoder,
+    Encoder,
+    IpcEncoder,
+    ParquetEncoder,
+    check_codec,
+)
 from arrowflow.write.shards import (
     GROUP_BYTES,
     SHARD_BYTES,
@@ -32,14 +41,16 @@ class Kind(NamedTuple):
     Attributes:
         operator: Name of the method that writes them.
         encoder: The encoder of one file.
-        codecs: Names of compressions.
+        suffix: Ending of the files.
+        codecs: Names of compressions; none if the encoder does not compress.
         endings: The endings of names of files of this kind.
         rows: Name of the argument for the rows of a row group or record batch.
         default_rows: The default of that argument.
     """
 
     operator: str
-    encoder: type[ParquetEncoder | IpcEncoder]
+    encoder: Callable[..., Encoder]
+    suffix: str
     codecs: tuple[str, ...]
     endings: tuple[str, ...]
     rows: str
@@ -49,12 +60,24 @@ class Kind(NamedTuple):
 PARQUET: Final = Kind(
     "write_parquet",
     ParquetEncoder,
+    ParquetEncoder.suffix,
     PARQUET_CODECS,
     FORMATS["parquet"].suffixes,
     "row_group_rows",
     4 * MAX_CHUNK_ROWS,
 )
-IPC: Final = Kind("write_ipc", IpcEncoder, IPC_CODECS, FORMATS["ipc"].suffixes, "batch_rows", MAX_CHUNK_ROWS)
+IPC: Final = Kind(
+    "write_ipc",
+    IpcEncoder,
+    IpcEncoder.suffix,
+    IPC_CODECS,
+    FORMATS["ipc"].suffixes,
+    "batch_rows",
+    MAX_CHUNK_ROWS,
+)
+CSV: Final = Kind(
+    "write_csv", CsvEncoder, CsvEncoder.suffix, (), FORMATS["csv"].suffixes, "batch_rows", MAX_CHUNK_ROWS
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +130,17 @@ def writer_of(
     *,
     shard_bytes: int | str | None,
     shard_rows: int | None,
-    group_rows: int | None,
-    compression: str | None,
+    group_rows: int | None = None,
+    compression: str | None = None,
     filesystem: Any,
     storage_options: Any = None,
     overwrite: bool,
 ) -> Writer:
-    """Returns the writer of files of a kind; the arguments are those of `Dataset.write_parquet` and `write_ipc`."""
-    operator, suffix = kind.operator, kind.encoder.suffix
-    codec = check_codec(operator, compression, kind.codecs)
+    """Returns the writer of files of a kind; the arguments are those of `Dataset.write_parquet` and the others."""
+    operator, suffix = kind.operator, kind.suffix
+    encoder = kind.encoder
+    if kind.codecs:
+        encoder = partial(encoder, compression=check_codec(operator, compression, kind.codecs))
     _check_folder(kind, path)
     if shard_bytes is None and shard_rows is None:
         shard_bytes = SHARD_BYTES
@@ -135,7 +160,7 @@ def writer_of(
             overwrite=bool(overwrite),
             operator=operator,
         ),
-        encoder=lambda sink, schema: kind.encoder(sink, schema, codec),
+        encoder=encoder,
         suffix=suffix,
         sizes=sizes,
     )
