@@ -109,7 +109,7 @@ from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order, rewritten
-from arrowflow.write import CSV, IPC, PARQUET, Writer, Written, with_metadata, writer_of
+from arrowflow.write import CSV, IPC, JSON, PARQUET, Writer, Written, with_metadata, writer_of
 
 if TYPE_CHECKING:
     import jax
@@ -2508,6 +2508,57 @@ class Dataset:
         return self._write(
             writer_of(
                 CSV,
+                path,
+                shard_bytes=shard_bytes,
+                shard_rows=shard_rows,
+                filesystem=filesystem,
+                storage_options=storage_options,
+                overwrite=overwrite,
+            )
+        )
+
+    def write_json(
+        self,
+        path: str | PathLike[str],
+        *,
+        shard_bytes: int | str | None = None,
+        shard_rows: int | None = None,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> Written:
+        """Writes epoch 0 as a folder of JSON lines, `part-00000.jsonl` and so on, in the order of the rows.
+
+        What `write_parquet` says of half-written datasets holds here too. Each row is an object on a line of its own, in
+        which null values stand, too. JSON does not keep types: give them to `read_json` as `schema=` where its guess
+        would differ. Timestamps and decimals are texts. While a block of rows is written, its lines are in memory beside it.
+
+        Args:
+            path: As in `write_parquet`.
+            shard_bytes: As in `write_csv`.
+            shard_rows: As in `write_parquet`.
+            filesystem: As in `write_parquet`.
+            storage_options: As in `write_parquet`.
+            overwrite: As in `write_parquet`, for a folder of JSON files.
+
+        Raises:
+            WriteError: As in `write_parquet`. JSON has no place for bytes, dates, times of day, durations, float16 and
+                maps, nor for NaN and infinity.
+            PlanError: As in `write_parquet`.
+
+        Example:
+            >>> import arrowflow as af, pathlib, tempfile
+            >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
+            >>> af.from_numpy({"x": [[1, 2], [3, 4]]}).write_json(folder).num_rows
+            2
+            >>> print((folder / "part-00000.jsonl").read_text())
+            {"x":[1,2]}
+            {"x":[3,4]}
+            <BLANKLINE>
+        """
+        return self._write(
+            writer_of(
+                JSON,
                 path,
                 shard_bytes=shard_bytes,
                 shard_rows=shard_rows,

@@ -32,14 +32,18 @@ from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES, ALL_TYPES_INSIDE, NUMBERS, ids, refused, rows_of
 
 FORMATS = ["parquet", "ipc"]
+"""Formats that keep types, and whose row groups or record batches have a size."""
+ALL_FORMATS = [*FORMATS, "csv", "json"]
 
 
 def write(format: str, ds: af.Dataset, path: Any, **arguments: Any) -> Written:
-    return (ds.write_parquet if format == "parquet" else ds.write_ipc)(path, **arguments)
+    found: Written = getattr(ds, f"write_{format}")(path, **arguments)
+    return found
 
 
 def read(format: str, path: Any, **arguments: Any) -> af.Dataset:
-    return {"parquet": af.read_parquet, "ipc": af.read_ipc}[format](path, **arguments)
+    found: af.Dataset = getattr(af, f"read_{format}")(path, **arguments)
+    return found
 
 
 def group_sizes(written: Written) -> list[list[int]]:
@@ -111,6 +115,13 @@ def test_order_and_sizes_of_shards(tmp_path: Path, format: str) -> None:
     assert ids(read(format, tmp_path / "a")) == list(range(100))
     whole = write(format, af.range(90), tmp_path / "b", shard_rows=30)
     assert group_sizes(whole) == [[30], [30], [30]], "no shard without rows at the end"
+
+
+@pytest.mark.parametrize("format", ALL_FORMATS)
+def test_rows_of_shards(tmp_path: Path, format: str) -> None:
+    written = write(format, af.range(100).batch(7), tmp_path / "a", shard_rows=30)
+    assert [read(format, file).to_table().num_rows for file in written.files] == [30, 30, 30, 10]
+    assert ids(read(format, tmp_path / "a")) == list(range(100))
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -318,7 +329,7 @@ def test_lists_that_parquet_does_not_keep(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- what is there already
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ALL_FORMATS)
 def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, format: str) -> None:
     path = tmp_path / "a/b/out"
     write(format, af.range(3), path)
@@ -377,7 +388,7 @@ def test_links_to_folders_are_not_replaced(tmp_path: Path, local: bool) -> None:
 
 
 def test_a_dataset_may_replace_what_it_reads(tmp_path: Path) -> None:
-    for format in FORMATS:
+    for format in ALL_FORMATS:
         path = tmp_path / format
         write(format, af.range(1000), path, shard_rows=100)
         write(format, read(format, path).filter(pl.col("id") % 2 == 0), path, shard_rows=100, overwrite=True)
@@ -642,7 +653,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     data = af.from_numpy({"x": np.random.default_rng(0).standard_normal(100_000)})
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
-        for format in FORMATS:
+        for format in ALL_FORMATS:
             with pytest.raises(af.WriteError, match=r"File too large.*nothing of it is visible") as caught:
                 write(format, data, path)
             assert isinstance(caught.value.__cause__, OSError)

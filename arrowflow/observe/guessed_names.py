@@ -74,7 +74,7 @@ OF_DATASET: Final = _each(
         "sink_parquet to_parquet write save save_to_disk": '`ds.write_parquet("folder")`',
         "sink_ipc to_feather write_feather": '`ds.write_ipc("folder")`',
         "sink_csv to_csv": '`ds.write_csv("folder")`',
-        "sink_ndjson to_json write_json write_ndjson": '`pl.DataFrame(ds).write_ndjson("x.json")`, with all rows in memory',
+        "sink_ndjson to_json write_ndjson": '`ds.write_json("folder")`',
         "materialize persist snapshot": '`ds.cache("folder")`, or `ds.cache()` for memory',
         "options": "`ds.with_options(af.Options(seed=1))`",
         "to_ddp distribute split_by_node streaming_split": "`ds.batch(n).split_by_rank(0, 1)`",

@@ -1,11 +1,13 @@
-"""The encoding of one shard: a Parquet file by row groups, an Arrow IPC file by record batches, a CSV file by rows."""
+"""The encoding of one shard: a Parquet file by row groups, an Arrow IPC file by record batches, CSV and JSON by rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, ClassVar, Final, Protocol
 
+import polars as pl
 import pyarrow as pa
 from pyarrow import csv
 
@@ -133,6 +135,45 @@ class CsvEncoder:
             self._writer.close()
 
 
+class JsonEncoder:
+    """A file of JSON lines: an object for each row, with a null for each null. Polars writes them.
+
+    Types and values that `read_json` could not read back are refused.
+    """
+
+    suffix: ClassVar[str] = ".jsonl"
+
+    def __init__(self, sink: Any, schema: pa.Schema) -> None:
+        if not len(schema):
+            raise WriteError("JSON cannot hold rows without columns; write IPC files")
+        for field in schema:
+            if not _is_json(field.type):
+                raise WriteError(
+                    f"column {field.name!r}: JSON has no place for {field.type}; drop or cast the column, or write Parquet files"
+                )
+        self._sink = sink
+
+    def write(self, group: pa.Table) -> None:
+        """See `Encoder.write`."""
+        for name, column in zip(group.column_names, group.columns, strict=True):
+            if not all(
+                pc.all(pc.is_finite(floats)).as_py() is not False for floats in _floats(column.chunks)
+            ):
+                raise WriteError(
+                    f"column {name!r}: JSON has no place for NaN and infinity, which would become null; make them null, or "
+                    "write Parquet files"
+                )
+        lines = io.BytesIO()
+        pl.DataFrame(group).write_ndjson(lines)
+        self._sink.write(lines.getbuffer())
+
+    def close(self) -> None:
+        """See `Encoder.close`."""
+
+    def abandon(self) -> None:
+        """See `Encoder.abandon`."""
+
+
 def _is_csv(type: pa.DataType) -> bool:
     """Returns whether CSV has a text for all values of a type, from which `read_csv` makes the same value."""
     types = pa.types
@@ -141,6 +182,28 @@ def _is_csv(type: pa.DataType) -> bool:
     tests = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_decimal128)
     texts = (types.is_string, types.is_large_string, types.is_date32, types.is_timestamp)
     return any(test(type) for test in (*tests, *texts))
+
+
+def _is_json(type: pa.DataType) -> bool:
+    """Returns whether JSON has a value for all values of a type, from which `read_json` makes the same value."""
+    types = pa.types
+    if types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type):
+        return _is_json(type.value_type)
+    if types.is_struct(type):
+        return type.num_fields > 0 and all(_is_json(field.type) for field in type)
+    return (_is_csv(type) and not types.is_date(type)) or types.is_null(type)
+
+
+def _floats(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    """Yields the arrays of floats in arrays, also inside of lists and structs."""
+    for array in arrays:
+        type = array.type
+        if pa.types.is_floating(type):
+            yield array
+        elif pa.types.is_struct(type):
+            yield from _floats(array.flatten())
+        elif pa.types.is_nested(type):
+            yield from _floats([array.flatten()])
 
 
 def _holds(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:

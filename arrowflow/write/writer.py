@@ -1,4 +1,4 @@
-"""The checks and decisions of `write_parquet`, `write_ipc` and `write_csv` before the pipeline runs."""
+"""The checks and decisions of `write_parquet`, `write_ipc`, `write_csv` and `write_json` before the pipeline runs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from arrowflow.write.encoders import (
     CsvEncoder,
     Encoder,
     IpcEncoder,
+    JsonEncoder,
     ParquetEncoder,
     check_codec,
 )
@@ -77,6 +78,10 @@ IPC: Final = Kind(
 )
 CSV: Final = Kind(
     "write_csv", CsvEncoder, CsvEncoder.suffix, (), FORMATS["csv"].suffixes, "batch_rows", MAX_CHUNK_ROWS
+)
+
+JSON: Final = Kind(
+    "write_json", JsonEncoder, JsonEncoder.suffix, (), FORMATS["json"].suffixes, "batch_rows", MAX_CHUNK_ROWS
 )
 
 
