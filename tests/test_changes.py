@@ -122,9 +122,9 @@ LONGER |= {
     "with_options",
     "apply",
 }
-LONGER |= {"batch", "padded_batch"}
+LONGER |= {"batch", "padded_batch", "unbatch"}
 """Operators after which a source of files may have more of them."""
-CUT = {"batch", "padded_batch", "repeat", "cache"}
+CUT = {"batch", "padded_batch", "unbatch", "repeat", "cache"}
 """Those after which it may not, if batches are cut after the operator."""
 
 

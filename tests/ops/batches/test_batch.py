@@ -98,6 +98,7 @@ def test_what_takes_batches_is_allowed_after_it(name: str) -> None:
     others = {
         "repeat": once * 2,
         "batch": in_threes,
+        "unbatch": in_threes,
         "padded_batch": in_threes,
         "bucket_by_sequence_length": in_twos,
         "group_by_window": in_twos,
@@ -107,7 +108,7 @@ def test_what_takes_batches_is_allowed_after_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BATCHED_REFUSED)
-@pytest.mark.parametrize("between", ["", *BATCHED_ALLOWED])
+@pytest.mark.parametrize("between", ["", *sorted({*BATCHED_ALLOWED} - {"unbatch"})])
 def test_what_needs_rows_is_refused_after_it(name: str, between: str) -> None:
     """Also through all that keeps batches; the message gives the spelling."""
     ds = af.from_arrow(ALL_TYPES).batch(4)
