@@ -109,7 +109,7 @@ from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order, rewritten
-from arrowflow.write import CSV, IPC, JSON, PARQUET, Writer, Written, with_metadata, writer_of
+from arrowflow.write import CSV, IPC, JSON, PARQUET, TFRECORD, Writer, Written, with_metadata, writer_of
 
 if TYPE_CHECKING:
     import jax
@@ -2559,6 +2559,56 @@ class Dataset:
         return self._write(
             writer_of(
                 JSON,
+                path,
+                shard_bytes=shard_bytes,
+                shard_rows=shard_rows,
+                filesystem=filesystem,
+                storage_options=storage_options,
+                overwrite=overwrite,
+            )
+        )
+
+    def write_tfrecord(
+        self,
+        path: str | PathLike[str],
+        *,
+        shard_bytes: int | str | None = None,
+        shard_rows: int | None = None,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> Written:
+        """Writes epoch 0 as a folder of TFRecord files, `part-00000.tfrecord` and so on, in the order of the rows.
+
+        What `write_parquet` says of half-written datasets holds here too. Each row is a `tf.train.Example` with a feature for each
+        column; a null has none. Whole numbers become int64, texts become bytes: give types to `read_tfrecord` as `schema=`.
+        Needs the extra `tfrecord`. protobuf encodes one row after the other, in some 20 µs for a dozen columns.
+
+        Args:
+            path: As in `write_parquet`.
+            shard_bytes: As in `write_csv`.
+            shard_rows: As in `write_parquet`.
+            filesystem: As in `write_parquet`.
+            storage_options: As in `write_parquet`.
+            overwrite: As in `write_parquet`, for a folder of `.tfrecord` files.
+
+        Raises:
+            WriteError: As in `write_parquet`. An example has no place for types other than whole numbers (but uint64), float32,
+                texts, bytes and lists of them, nor for nulls inside of lists.
+            PlanError: As in `write_parquet`.
+            MissingPackageError: protobuf or google-crc32c is not installed.
+
+        Example:
+            >>> import arrowflow as af, pathlib, tempfile
+            >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
+            >>> af.from_arrow(pa.table({"x": [1, None], "y": [b"a", b"b"]})).write_tfrecord(folder).num_rows
+            2
+            >>> af.read_tfrecord(folder).to_table().to_pylist()
+            [{'x': 1, 'y': b'a'}, {'x': None, 'y': b'b'}]
+        """
+        return self._write(
+            writer_of(
+                TFRECORD,
                 path,
                 shard_bytes=shard_bytes,
                 shard_rows=shard_rows,

@@ -33,7 +33,7 @@ from tests.ops.tables import ALL_TYPES, ALL_TYPES_INSIDE, NUMBERS, ids, refused,
 
 FORMATS = ["parquet", "ipc"]
 """Formats that keep types, and whose row groups or record batches have a size."""
-ALL_FORMATS = [*FORMATS, "csv", "json"]
+ALL_FORMATS = [*FORMATS, "csv", "json", "tfrecord"]
 
 
 def write(format: str, ds: af.Dataset, path: Any, **arguments: Any) -> Written:
@@ -650,7 +650,7 @@ def test_readers_that_list_while_a_writer_writes(tmp_path: Path, steps: Steps, o
 def test_a_full_disk(tmp_path: Path) -> None:
     path = tmp_path / "out"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    data = af.from_numpy({"x": np.random.default_rng(0).standard_normal(100_000)})
+    data = af.from_numpy({"x": np.random.default_rng(0).standard_normal(200_000, np.float32)})
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
         for format in ALL_FORMATS:

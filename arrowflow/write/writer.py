@@ -1,4 +1,4 @@
-"""The checks and decisions of `write_parquet`, `write_ipc`, `write_csv` and `write_json` before the pipeline runs."""
+"""The checks and decisions of `write_parquet`, `write_ipc` and the other methods that write before the pipeline runs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from arrowflow.write.encoders import (
     ParquetEncoder,
     check_codec,
 )
+from arrowflow.write.examples import ExampleEncoder
 from arrowflow.write.shards import (
     GROUP_BYTES,
     SHARD_BYTES,
@@ -80,6 +81,15 @@ CSV: Final = Kind(
     "write_csv", CsvEncoder, CsvEncoder.suffix, (), FORMATS["csv"].suffixes, "batch_rows", MAX_CHUNK_ROWS
 )
 
+TFRECORD: Final = Kind(
+    "write_tfrecord",
+    ExampleEncoder,
+    ExampleEncoder.suffix,
+    (),
+    (ExampleEncoder.suffix,),
+    "batch_rows",
+    MAX_CHUNK_ROWS,
+)
 JSON: Final = Kind(
     "write_json", JsonEncoder, JsonEncoder.suffix, (), FORMATS["json"].suffixes, "batch_rows", MAX_CHUNK_ROWS
 )

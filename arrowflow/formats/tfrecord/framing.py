@@ -160,7 +160,7 @@ def crc_function() -> Callable[[bytes], int]:
     Raises:
         MissingPackageError: The package is not installed.
     """
-    function: Callable[[bytes], int] = optional("google_crc32c", user="read_tfrecord", extra="tfrecord").value
+    function: Callable[[bytes], int] = optional("google_crc32c", user="TFRecord", extra="tfrecord").value
     return function
 
 

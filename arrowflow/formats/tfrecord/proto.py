@@ -36,7 +36,7 @@ def example_class() -> Any:
         MissingPackageError: The package is not installed.
     """
     descriptor_pb2, descriptor_pool, message_factory = (
-        optional(f"google.protobuf.{name}", user="read_tfrecord", extra="tfrecord")
+        optional(f"google.protobuf.{name}", user="TFRecord", extra="tfrecord")
         for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
     )
     file = descriptor_pb2.FileDescriptorProto(
