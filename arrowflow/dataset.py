@@ -109,7 +109,18 @@ from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order, rewritten
-from arrowflow.write import CSV, IPC, JSON, PARQUET, TFRECORD, Writer, Written, with_metadata, writer_of
+from arrowflow.write import (
+    CSV,
+    IPC,
+    JSON,
+    PARQUET,
+    TFRECORD,
+    WEBDATASET,
+    Writer,
+    Written,
+    with_metadata,
+    writer_of,
+)
 
 if TYPE_CHECKING:
     import jax
@@ -2609,6 +2620,57 @@ class Dataset:
         return self._write(
             writer_of(
                 TFRECORD,
+                path,
+                shard_bytes=shard_bytes,
+                shard_rows=shard_rows,
+                filesystem=filesystem,
+                storage_options=storage_options,
+                overwrite=overwrite,
+            )
+        )
+
+    def write_webdataset(
+        self,
+        path: str | PathLike[str],
+        *,
+        shard_bytes: int | str | None = None,
+        shard_rows: int | None = None,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> Written:
+        """Writes epoch 0 as a folder of WebDataset shards, `part-00000.tar` and so on, in the order of the rows.
+
+        What `write_parquet` says of half-written datasets holds here too. The column `__key__` has the key of each row, a text
+        or a number: the name of a file without a dot, and maybe with folders. Each other column is a member `key.column`; a null
+        has none. Bytes stay as they are, numbers and booleans become texts. So name columns as readers of the
+        format expect them: `jpg`, `cls`, `txt`, `json`. Equal rows make equal archives.
+
+        Args:
+            path: As in `write_parquet`.
+            shard_bytes: As in `write_csv`.
+            shard_rows: As in `write_parquet`.
+            filesystem: As in `write_parquet`.
+            storage_options: As in `write_parquet`.
+            overwrite: As in `write_parquet`, for a folder of `.tar` files.
+
+        Raises:
+            WriteError: As in `write_parquet`. There is no column `__key__`, a key is no name or comes twice in a row, a row has no
+                value, or a column has values that are neither bytes, texts, numbers nor booleans.
+            PlanError: As in `write_parquet`.
+
+        Example:
+            >>> import arrowflow as af, pathlib, tempfile
+            >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
+            >>> rows = af.from_arrow(pa.table({"txt": ["a cat", "a dog"], "cls": [1, None]}))
+            >>> rows.enumerate(name="__key__").write_webdataset(folder).num_rows
+            2
+            >>> af.read_webdataset(folder).to_table().to_pylist()
+            [{'__key__': '0', 'txt': 'a cat', 'cls': 1}, {'__key__': '1', 'txt': 'a dog', 'cls': None}]
+        """
+        return self._write(
+            writer_of(
+                WEBDATASET,
                 path,
                 shard_bytes=shard_bytes,
                 shard_rows=shard_rows,

@@ -22,6 +22,7 @@ TABLE = pa.table(
     {
         "id": range(4),
         "small": pa.array([1, None, -3, 4], pa.int8()),
+        "yes": [True, None, False, True],
         "real": pa.array([0.1, None, -0.0, float("inf")], pa.float32()),
         "text": ["x", None, "", "é"],
         "data": [b"\0", None, b"", b"z"],
@@ -75,7 +76,6 @@ def test_no_rows_make_an_empty_file(tmp_path: Path) -> None:
     [
         pa.float64(),
         pa.uint64(),
-        pa.bool_(),
         pa.timestamp("s"),
         pa.list_(pa.float64()),
         pa.list_(pa.list_(pa.int64())),

@@ -90,7 +90,7 @@ def _column(field: pa.Field) -> _Column:
     types, type = pa.types, field.type
     is_list = types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type)
     value = type.value_type if is_list else type
-    if types.is_integer(value) and not types.is_uint64(value):
+    if types.is_boolean(value) or (types.is_integer(value) and not types.is_uint64(value)):
         kind, stored = "int64_list", pa.int64()
     elif types.is_float32(value):
         kind, stored = "float_list", value

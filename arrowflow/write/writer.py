@@ -14,6 +14,7 @@ from arrowflow.errors import PlanError
 from arrowflow.formats import FORMATS
 from arrowflow.options import MAX_CHUNK_ROWS, check_size, parse_bytes
 from arrowflow.storage import place_of, shown_paths
+from arrowflow.write.archives import ArchiveEncoder
 from arrowflow.write.encoders import (
     IPC_CODECS,
     PARQUET_CODECS,
@@ -87,6 +88,15 @@ TFRECORD: Final = Kind(
     ExampleEncoder.suffix,
     (),
     (ExampleEncoder.suffix,),
+    "batch_rows",
+    MAX_CHUNK_ROWS,
+)
+WEBDATASET: Final = Kind(
+    "write_webdataset",
+    ArchiveEncoder,
+    ArchiveEncoder.suffix,
+    (),
+    FORMATS["webdataset"].suffixes,
     "batch_rows",
     MAX_CHUNK_ROWS,
 )
