@@ -88,7 +88,6 @@ def test_without_rows_there_is_an_empty_archive(tmp_path: Path) -> None:
         ({"__key__": ["a", "a"], "txt": ["a", "b"]}, ["'a' comes twice"]),
         ({"__key__": ["a"], "txt": pa.nulls(1, pa.string())}, ["'a' has nulls alone"]),
     ],
-    ids=str,
 )
 def test_what_an_archive_lacks_is_refused(tmp_path: Path, columns: dict[str, Any], words: list[str]) -> None:
     ds = af.from_arrow(pa.table(columns))
