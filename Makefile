@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all coverage soak lint format bench bench-quick bars profile setup clean
+.PHONY: demo test test-all coverage soak lint format docs bench bench-quick bars profile setup clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/tpch.py
@@ -47,6 +47,10 @@ format: $(VENV)/.installed-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, into site/; a warning is an error.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 # Beside other libraries, each in an environment of its own: forty minutes, and five minutes.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.compare
@@ -66,7 +70,7 @@ profile: $(VENV)/.installed-bench
 setup: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.installed-bench $(VENV)/.installed-demo
 
 clean:
-	rm -rf .venv .venv-* demo-data benchmarks/data build dist .coverage
+	rm -rf .venv .venv-* demo-data benchmarks/data build dist site .coverage
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find arrowflow benchmarks examples tests -name __pycache__ -prune -exec rm -rf {} +
 

@@ -26,7 +26,7 @@ def zip(*datasets: Dataset) -> Dataset:
         PlanError: An argument is no dataset or is in batches; or, once the plan is bound, two columns have the same
             name.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> letters = af.from_numpy({"letter": ["a", "b", "c"]})
         >>> af.zip(af.range(2), letters).to_table().to_pydict()
@@ -65,7 +65,7 @@ def sample_from_datasets(
         PlanError: An argument is no dataset or is in batches, or weights do not fit; or, once the plan is bound,
             columns differ.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> ds = af.sample_from_datasets([af.range(100), af.range(1000, 1100)], weights=[3, 1], seed=1)
         >>> ds.take(8).to_table()["id"].to_pylist()
@@ -100,7 +100,7 @@ def choose_from_datasets(
         PlanError: An argument is no dataset or is in batches; or, once the plan is bound, columns differ.
         DataError: A number is that of no dataset; in `next()`, after the rows before it.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> choices = af.from_numpy({"choice": [1, 0, 0, 1]})
         >>> af.choose_from_datasets([af.range(5), af.range(10, 15)], choices).to_table()["id"].to_pylist()

@@ -200,7 +200,7 @@ class Dataset:
     loader). So replaced, added and removed files are noticed, also when a `cache` follows the source. Listings of
     other file systems stay.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> import polars as pl
         >>> ds = af.range(10).filter(pl.col("id") % 2 == 0).with_columns(square=pl.col("id") ** 2).batch(3)
@@ -287,7 +287,7 @@ class Dataset:
         Raises:
             PlanError: An argument is no element-wise expression; or, once the plan is bound, a column is unknown.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> af.range(3).select("id", twice=pl.col("id") * 2).to_table().to_pydict()
             {'id': [0, 1, 2], 'twice': [0, 2, 4]}
@@ -306,7 +306,7 @@ class Dataset:
         Raises:
             PlanError: An argument is no element-wise expression; or, once the plan is bound, a column is unknown.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl, pyarrow.compute as pc
             >>> ds = af.range(3).with_columns(half=pl.col("id") / 2, big=pc.field("id") > pc.scalar(1))
             >>> ds.to_table().to_pydict()
@@ -317,7 +317,7 @@ class Dataset:
     def drop(self, *columns: str | pl.Expr | Sequence[str | pl.Expr]) -> Dataset:
         """Leaves columns out, given by names or by selectors of Polars.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> af.range(2).with_columns(x=pl.col("id") + 1).drop("id").schema.names
             ['x']
@@ -327,7 +327,7 @@ class Dataset:
     def rename(self, mapping: Mapping[str, str]) -> Dataset:
         """Renames columns, which stay in their places.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(2).rename({"id": "row"}).schema.names
             ['row']
@@ -341,7 +341,7 @@ class Dataset:
         become infinite where they are too large for the new type, as in Polars and pyarrow. `pl.Enum` makes a column of
         codes, which has a dictionary type.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pyarrow as pa
             >>> af.range(2).cast({"id": pa.float32()}).schema.field("id").type
             DataType(float)
@@ -354,7 +354,7 @@ class Dataset:
         A single value fills all columns that can hold it. A mapping from names or selectors to values fills these
         columns only.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pyarrow as pa
             >>> table = pa.table({"x": pa.array([1.0, None]), "s": ["a", None]})
             >>> af.from_arrow(table).fill_null(0).to_table().to_pydict()
@@ -411,7 +411,7 @@ class Dataset:
             PlanError: An argument makes no sense.
             MissingPackageError: OpenCV is not installed.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, cv2, numpy as np, pyarrow as pa
             >>> encoded = cv2.imencode(".png", np.full((20, 30, 3), 255, np.uint8))[1].tobytes()
             >>> images = af.from_arrow(pa.table({"image": [encoded, encoded]})).decode_image("image", (8, 12))
@@ -451,7 +451,7 @@ class Dataset:
             PlanError: Types differ and `dtype` is not given; or, once the plan is bound, a column is unknown.
             DataError: An input has nulls, which the run finds when it reaches them; call `fill_null` first.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> ds = af.range(2).with_columns(x=pl.col("id") * 10).stack(both=["id", "x"])
             >>> ds.to_table().to_pydict()
@@ -490,7 +490,7 @@ class Dataset:
                 `filter`.
             FunctionError: The function raised, or did not return one boolean per row; in `next()`, in order.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> af.range(10).filter(pl.col("id") > 7).to_table().to_pydict()
             {'id': [8, 9]}
@@ -576,7 +576,7 @@ class Dataset:
             WorkerError: A worker process was killed or crashed in a call, or cannot load `fn`; in `next()`, in order.
             SchemaError: `fn` returned other columns or types than declared or than before.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> ds = af.range(3).map(lambda x: {"y": x["id"] + 0.5}, format="numpy")
             >>> ds.to_table().to_pydict()
@@ -650,7 +650,7 @@ class Dataset:
             DataError: A column that `fn` reads holds nanoseconds, which Python's dates and times cannot hold; `cast`
                 the column.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(3).map_rows(lambda row: {"text": f"row {row['id']}"}).to_table().to_pydict()
             {'text': ['row 0', 'row 1', 'row 2']}
@@ -694,7 +694,7 @@ class Dataset:
             FunctionError: `fn` raised, returned no dataset, or returned a dataset in batches; in `next()`, in order.
             SchemaError: A dataset has other columns or types than the first dataset.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(4).flat_map(lambda row: af.range(row["id"])).to_table()["id"].to_pylist()
             [0, 0, 1, 0, 1, 2]
@@ -732,7 +732,7 @@ class Dataset:
             FunctionError: `fn` raised, or returned something other than a JSON state and a batch.
             SchemaError: `fn` returned other columns or types than declared or than before.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> def running(total, arrays):
             ...     sums = total + arrays["id"].cumsum()
@@ -748,7 +748,7 @@ class Dataset:
         Raises:
             PlanError: `take` comes after `batch`, where `count` could mean rows or batches.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(10).take(2).to_table().to_pydict()
             {'id': [0, 1]}
@@ -767,7 +767,7 @@ class Dataset:
             PlanError: `assert_cardinality` comes after `batch`; the counts are of another pipeline, or cannot be read.
             DataError: There are more rows, or fewer; in `next()`, in order.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> even = af.range(10).filter(pl.col("id") % 2 == 0)
             >>> even.num_rows, even.assert_cardinality(5).num_rows
@@ -797,7 +797,7 @@ class Dataset:
             PlanError: `take_while` comes after `batch`, or the expression is no boolean.
             FunctionError: The function raised, or did not return one boolean per row; in `next()`, in order.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> af.range(10).take_while(pl.col("id") != 2).to_table().to_pydict()
             {'id': [0, 1]}
@@ -813,7 +813,7 @@ class Dataset:
         Raises:
             PlanError: `skip` comes after `batch`, where `count` could mean rows or batches.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(4).skip(2).to_table().to_pydict()
             {'id': [2, 3]}
@@ -836,7 +836,7 @@ class Dataset:
                 anew in each epoch, may do so (`flat_map`, `interleave`), or repeats rows. A `cache` between fixes the
                 order.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> train, validation = af.range(1000).split([0.9, 0.1], seed=7)
             >>> train.num_rows, validation.num_rows
@@ -858,7 +858,7 @@ class Dataset:
                 name.
             DataError: A number does not fit int64; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.from_numpy({"x": [0.5, 1.5]}).enumerate(start=1).to_table().to_pydict()
             {'index': [1, 2], 'x': [0.5, 1.5]}
@@ -881,7 +881,7 @@ class Dataset:
             PlanError: It comes after another operator; or, once the plan is bound, a name is taken.
             SchemaError: A file has a column of that name.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pathlib, tempfile
             >>> folder = pathlib.Path(tempfile.mkdtemp())
             >>> _ = af.range(4).write_parquet(folder)
@@ -901,7 +901,7 @@ class Dataset:
         Raises:
             PlanError: The column is unknown or no list, or `explode` comes after `batch`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pyarrow as pa
             >>> table = pa.table({"doc": [1, 2, 3], "words": [["a", "b"], [], ["c"]]})
             >>> af.from_arrow(table).explode("words").to_table().to_pydict()
@@ -930,7 +930,7 @@ class Dataset:
                 key.
             BudgetError: There are more than `max_rows` keys; in `next()`, after the rows that were kept.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> ds = af.range(6).with_columns(kind=pl.col("id") % 3)
             >>> ds.unique("kind", max_rows=100).to_table().to_pydict()
@@ -967,7 +967,7 @@ class Dataset:
             BudgetError: The first 8,192 rows take more than the budget; when the dataset is iterated.
             DataError: A class is null, or has no share; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> ds = af.range(10_000).with_columns(rare=(pl.col("id") % 10 == 0).cast(pl.Int8))
             >>> even = ds.rejection_resample("rare", [0.5, 0.5], [0.9, 0.1], seed=1).to_table()
@@ -1009,7 +1009,7 @@ class Dataset:
             PlanError: `shuffle` comes after `batch`; or, once the plan is bound, `shuffle()` has another source than
                 these.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(6).shuffle(6, seed=1).to_table().to_pydict()
             {'id': [5, 0, 1, 3, 4, 2]}
@@ -1053,7 +1053,7 @@ class Dataset:
             DataError: A weight is negative, null, NaN or infinite; no row has a weight; or, without replacement, fewer
                 than `n` rows have one; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> af.range(6).sample(3, weights="id", seed=1).to_table().to_pydict()
             {'id': [4, 3, 5]}
@@ -1080,7 +1080,7 @@ class Dataset:
         Raises:
             SchemaError: `map` or the like made other columns or types than in the epoch before; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(2).repeat(2).to_table().to_pydict()
             {'id': [0, 1, 0, 1]}
@@ -1120,7 +1120,7 @@ class Dataset:
             FunctionError: `fn` raised, returned no dataset, or returned a dataset in batches; in `next()`, in order.
             SchemaError: A dataset has other columns or types than the first dataset.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> def tens(row):
             ...     return af.range(3).select(x=pl.col("id") + 10 * row["id"])
@@ -1154,7 +1154,7 @@ class Dataset:
                 differ.
             SchemaError: Columns differ in a dataset whose columns only running tells; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(2).concatenate(af.range(5, 7), af.range(1)).to_table().to_pydict()
             {'id': [0, 1, 5, 6, 0]}
@@ -1168,7 +1168,7 @@ class Dataset:
         reads its part alone, and all make equally many steps. Shards of one dataset are disjoint and together complete if all of them see the rows in the
         same order. So call `shard` before a `shuffle` that has another seed in each shard.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(7).shard(3, 1).to_table().to_pydict()
             {'id': [1, 4]}
@@ -1231,7 +1231,7 @@ class Dataset:
                 in `next()`.
             DataError: An epoch has rows, but equal steps leave all of them out; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> ds = af.range(12).batch(4)
             >>> [batch["id"].to_pylist() for batch in ds.split_by_rank(0, 2)]
@@ -1281,7 +1281,7 @@ class Dataset:
             num_parallel_calls: Joins at the same time. By default batches are joined one by one as they are cut. That
                 is faster, unless most batches are large and joined of many small chunks.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> [batch.num_rows for batch in af.range(5).batch(2)]
             [2, 2, 1]
@@ -1338,7 +1338,7 @@ class Dataset:
             PlanError: An argument does not fit; or, once the plan is bound, a column is unknown or has no lists.
             DataError: A list is longer than its column's given length; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pyarrow as pa
             >>> ds = af.from_arrow(pa.table({"tokens": [[5, 6, 7], [8], [9, 9]]}))
             >>> for batch in ds.padded_batch(2, lengths={"tokens": "n"}).to_numpy():
@@ -1412,7 +1412,7 @@ class Dataset:
             BudgetError: `max_lag_rows` rows take more than the budget; when the dataset is iterated.
             DataError: A list is longer than the length that it is padded to; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pyarrow as pa
             >>> ds = af.from_arrow(pa.table({"tokens": [[1], [2, 2, 2], [3], [4, 4, 4, 4], [5]]}))
             >>> for batch in ds.bucket_by_sequence_length("tokens", [3], [2, 2]).to_numpy():
@@ -1475,7 +1475,7 @@ class Dataset:
             PlanError: Once the plan is bound, there are other columns, or the column holds no lists of numbers.
             DataError: A token is null, which the run finds when it reaches it.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> ds = af.from_arrow(pa.table({"tokens": [[1, 2, 3], [4] * 4, [5, 6]]}))
             >>> ds.pack_sequences("tokens", 5, positions=None).to_table().to_pydict()
@@ -1504,7 +1504,7 @@ class Dataset:
         Raises:
             PlanError: There are no batches before it.
 
-        Example:
+        Examples:
             The first row of each group, in random order:
 
             >>> import arrowflow as af
@@ -1546,7 +1546,7 @@ class Dataset:
             BudgetError: `max_lag_rows` rows take more than the budget; when the dataset is iterated.
             PlanError: Once the plan is bound, a column is unknown, or the key is of another type.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> for batch in af.range(7).group_by_window(pl.col("id") % 2, 3):
             ...     print(batch["id"].to_pylist())
@@ -1577,7 +1577,7 @@ class Dataset:
         Raises:
             PlanError: `window` comes after `batch`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(5).window(3, shift=1).to_table().to_pydict()
             {'id': [[0, 1, 2], [1, 2, 3], [2, 3, 4]]}
@@ -1639,7 +1639,7 @@ class Dataset:
         input that cannot be repeated from its middle, the first complete pass wins. Every epoch fetches the chunks into
         memory that counts; `cache("s3://…").cache("folder")` keeps a copy on this machine, too. Nothing is removed
         there: remove what lies below the address with the tools of the store. See
-        [docs/storage.md](docs/storage.md).
+        `docs/storage.md`.
 
         Args:
             path: The folder, which is made if need be, or an address of an object store.
@@ -1663,7 +1663,7 @@ class Dataset:
             WriteError: The folder or the store cannot be written, or the store has no conditional puts; in `next()`,
                 before a row is computed.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, tempfile
             >>> calls = []
             >>> def slow(batch):
@@ -1700,7 +1700,7 @@ class Dataset:
         Raises:
             PlanError: The dataset has no `cache` in memory.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> ds = af.range(3).cache()
             >>> table = ds.to_table()
@@ -1721,7 +1721,7 @@ class Dataset:
         Stages read ahead without `prefetch` too; it sets how far the stage before it goes. This is the one size that
         counts batches.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> [batch.num_rows for batch in af.range(5).batch(2).prefetch(2)]
             [2, 2, 1]
@@ -1731,7 +1731,7 @@ class Dataset:
     def with_options(self, options: Options) -> Dataset:
         """Sets options of the whole pipeline; of several settings of one field the last setting wins.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> ds = af.range(5).with_options(af.Options(ram_budget="1GiB", seed=7))
             >>> ds.num_rows
@@ -1742,7 +1742,7 @@ class Dataset:
     def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
         """Returns the dataset that a function makes of this dataset: a way to name and share parts of pipelines.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> def small(ds):
             ...     return ds.take(2).batch(1)
@@ -1758,7 +1758,7 @@ class Dataset:
         """Runs the pipeline on a cluster: its lanes in workers, all else in this process. Comes last, behind `batch`.
 
         The batches, their order and the states are those of `.split_by_rank(0, 1, lanes=engine.lanes)`, or of the
-        `split_by_rank` that the plan ends in; see [docs/cluster.md](docs/cluster.md). `to_torch(engine=…)` and its like
+        `split_by_rank` that the plan ends in; see `docs/cluster.md`. `to_torch(engine=…)` and its like
         are short for it. The workers start with the first batch, and stay for later epochs, until the loader is closed or this
         dataset and its loaders are gone.
 
@@ -1767,7 +1767,7 @@ class Dataset:
             WorkerError: Workers die again and again, or do not start; in `next()`.
             MissingPackageError: Ray is not installed; in `next()`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> ds = af.range(100).batch(10).with_engine(af.RayEngine(workers=2, cpus_per_worker=1))
             >>> [batch.num_rows for batch in ds][:3]  # doctest: +SKIP
@@ -1873,7 +1873,7 @@ class Dataset:
             DataError: A column has nulls, a value that does not fit, or lists of different length; in `next()`.
             FunctionError: `collate` raised.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pyarrow as pa
             >>> [batch["id"].tolist() for batch in af.range(3).batch(2).to_numpy()]
             [[0, 1], [2]]
@@ -1925,7 +1925,7 @@ class Dataset:
             DataError: As in `to_numpy`.
             FunctionError: As in `to_numpy`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, numpy as np
             >>> [np.from_dlpack(batch["id"]).tolist() for batch in af.range(3).batch(2).to_dlpack()]
             [[0, 1], [2]]
@@ -1986,7 +1986,7 @@ class Dataset:
             DataError: As in `to_numpy`.
             FunctionError: As in `to_numpy`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> loader = af.range(3).batch(2).to_torch()
             >>> len(loader)
@@ -2074,7 +2074,7 @@ class Dataset:
             DataError: As in `to_torch`.
             FunctionError: As in `to_torch`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> from torch.utils.data import DataLoader  # doctest: +SKIP
             >>> loader = DataLoader(af.range(3).batch(2).to_torch_dataset(), batch_size=None)  # doctest: +SKIP
@@ -2148,7 +2148,7 @@ class Dataset:
             DataError: As in `to_numpy`; or the devices cannot share the rows of a batch.
             FunctionError: As in `to_numpy`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> loader = af.range(3).batch(2).to_jax()
             >>> len(loader)
@@ -2197,7 +2197,7 @@ class Dataset:
             SchemaError: Polars lacks the type of a column; when iteration starts.
             FunctionError: As in `to_numpy`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> [frame["id"].sum() for frame in af.range(4).batch(2).to_polars()]
             [1, 5]
@@ -2261,7 +2261,7 @@ class Dataset:
         Raises:
             MissingPackageError: Ray Data is not installed.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> blocks = af.range(1_000).batch(100).to_ray()  # doctest: +SKIP
             >>> blocks.count()  # doctest: +SKIP
@@ -2282,7 +2282,7 @@ class Dataset:
             PlanError: The schema is unknown before the pipeline runs, and the pipeline yields no rows that could tell
                 it.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(3).to_reader().read_all().num_rows
             3
@@ -2294,7 +2294,7 @@ class Dataset:
     def to_table(self) -> pa.Table:
         """Returns all rows of epoch 0 as a `pyarrow.Table`, which has to fit into memory.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(3).to_table().num_rows
             3
@@ -2324,7 +2324,7 @@ class Dataset:
         Raises:
             FunctionError: The function raised.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(10).reduce(0, lambda total, batch: total + int(batch["id"].sum()), format="numpy")
             45
@@ -2348,7 +2348,7 @@ class Dataset:
         A consumer decides what it makes of a stream: `pl.DataFrame(ds)` and `pd.DataFrame.from_arrow(ds)` are data
         frames, and `pl.from_arrow(ds)` is a series of structs since Polars 2.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> pl.DataFrame(af.range(3))["id"].sum()
             3
@@ -2405,7 +2405,7 @@ class Dataset:
                 or a value, or there are over 100,000 files. Nothing is visible.
             PlanError: An argument is not valid; or there are no rows, and only rows could tell the schema.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pathlib, tempfile
             >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
             >>> written = af.range(10).write_parquet(folder, shard_rows=4)
@@ -2460,7 +2460,7 @@ class Dataset:
             WriteError: As in `write_parquet`.
             PlanError: As in `write_parquet`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pathlib, tempfile
             >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
             >>> len(af.range(10).write_ipc(folder).files), af.read_ipc(folder).num_rows
@@ -2510,7 +2510,7 @@ class Dataset:
                 float16, nor for a null of the only column.
             PlanError: As in `write_parquet`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pathlib, tempfile
             >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
             >>> len(af.range(10).write_csv(folder, shard_rows=4).files), af.read_csv(folder).num_rows
@@ -2557,7 +2557,7 @@ class Dataset:
                 maps, nor for NaN and infinity.
             PlanError: As in `write_parquet`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pathlib, tempfile
             >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
             >>> af.from_numpy({"x": [[1, 2], [3, 4]]}).write_json(folder).num_rows
@@ -2609,7 +2609,7 @@ class Dataset:
             PlanError: As in `write_parquet`.
             MissingPackageError: protobuf or google-crc32c is not installed.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pathlib, tempfile
             >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
             >>> af.from_arrow(pa.table({"x": [1, None], "y": [b"a", b"b"]})).write_tfrecord(folder).num_rows
@@ -2659,7 +2659,7 @@ class Dataset:
                 value, or a column has values that are neither bytes, texts, numbers nor booleans.
             PlanError: As in `write_parquet`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pathlib, tempfile
             >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
             >>> rows = af.from_arrow(pa.table({"txt": ["a cat", "a dog"], "cls": [1, None]}))
@@ -2701,7 +2701,7 @@ class Dataset:
         Raises:
             PlanError: Only running the pipeline tells the schema: a `map` or a generator has no `schema=`.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(3).schema
             id: int64
@@ -2721,7 +2721,7 @@ class Dataset:
         None where only running the pipeline tells. Then the last whole epoch of this dataset or its loaders tells, also
         of a generator, unless random draws make epochs differ.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> numbers = af.range(10).skip(3)
             >>> numbers.num_rows, numbers.repeat().num_rows, numbers.filter(pl.col("id") > 5).num_rows
@@ -2735,7 +2735,7 @@ class Dataset:
         Raises:
             TypeError: The pipeline is endless, or only running it tells.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> len(af.range(10)), len(af.range(10).batch(4))
             (10, 3)
@@ -2754,7 +2754,7 @@ class Dataset:
         Raises:
             PlanError: `n` is no number of rows.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> af.range(100).batch(32).head(3).to_pydict()
             {'id': [0, 1, 2]}
@@ -2776,7 +2776,7 @@ class Dataset:
 
         The text shows which operators were pushed into the scan or fused, and which engine runs them.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> print(af.range(10).filter(pl.col("id") > 3).batch(2).explain())  # doctest: +ELLIPSIS
             logical plan

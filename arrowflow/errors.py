@@ -141,7 +141,7 @@ def printable(text: str) -> str:
 
     Lines and tabs stay.
 
-    Example:
+    Examples:
         >>> printable("a\x1b[31m\u202eb\n")
         'a\\x1b[31m\\u202eb\n'
     """
@@ -155,7 +155,7 @@ def _escaped(found: re.Match[str]) -> str:
 def without_credentials(text: str) -> str:
     """Returns a text without the passwords, keys and signatures in its URLs.
 
-    Example:
+    Examples:
         >>> without_credentials("no s3://AKIA:s3cr3t@bucket/a and https://host/a?sig=Zm9v&v=1")
         'no s3://…@bucket/a and https://host/a?sig=…&v=1'
     """
@@ -165,7 +165,7 @@ def without_credentials(text: str) -> str:
 def repeated(names: Iterable[str]) -> list[str]:
     """Returns the names that come more than once, sorted, for messages about columns.
 
-    Example:
+    Examples:
         >>> repeated(["a", "b", "a"])
         ['a']
     """
@@ -175,7 +175,7 @@ def repeated(names: Iterable[str]) -> list[str]:
 def said(error: BaseException) -> str:
     """Returns the type and the text of an exception; if its `__str__` raises, the type and that fact.
 
-    Example:
+    Examples:
         >>> said(KeyError("price"))
         "KeyError: 'price'"
     """
@@ -190,7 +190,7 @@ def shown(value: object) -> str:
 
     An expression of Polars is shown as text, since its `repr` is an address and the beginning of that text.
 
-    Example:
+    Examples:
         >>> shown("price")
         "'price'"
     """
@@ -208,7 +208,7 @@ def shown(value: object) -> str:
 def closest(name: str, names: Iterable[str], *, kind: str = "columns") -> str:
     """Returns a hint that names the candidates most like `name`, for messages about unknown names.
 
-    Example:
+    Examples:
         >>> closest("pricee", ["price", "tax"])
         "did you mean 'price'?"
     """

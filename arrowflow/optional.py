@@ -19,7 +19,7 @@ def optional(module: str, *, user: str, extra: str) -> Any:
     Raises:
         MissingPackageError: The module cannot be imported; the message says how to install it.
 
-    Example:
+    Examples:
         >>> optional("json", user="to_json", extra="json").dumps([1])
         '[1]'
     """

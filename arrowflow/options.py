@@ -109,7 +109,7 @@ class Options(Settings):
             by an `on_error` of their own: `"raise"`, `"skip"` or `"quarantine"`. Default: `"raise"`.
         quarantine: The folder, or its URL, that bad rows are written to with `on_error="quarantine"`.
 
-    Example:
+    Examples:
         >>> Options(ram_budget="2GiB").ram_budget
         2147483648
     """
@@ -248,7 +248,7 @@ def parse_bytes(name: str, value: int | str) -> int:
     Raises:
         PlanError: `value` is not a positive size.
 
-    Example:
+    Examples:
         >>> parse_bytes("ram_budget", "1.5 GiB")
         1610612736
     """

@@ -65,7 +65,7 @@ _NETWORK_ROWS: Final = 512  # the limit of NumPy's vector sorting network: 0.8 n
 def philox(key: Key) -> np.random.Philox:
     """Returns the counter-based bit generator that belongs to `key`.
 
-    Example:
+    Examples:
         >>> int(philox((7, 1)).random_raw())
         1060010937140503447
     """
@@ -77,7 +77,7 @@ def philox(key: Key) -> np.random.Philox:
 def generator(key: Key) -> np.random.Generator:
     """Returns a generator for user functions. Its methods, unlike `bits`, may change between NumPy releases.
 
-    Example:
+    Examples:
         >>> generator((7, 1)).random() == generator((7, 1)).random()
         True
     """
@@ -87,7 +87,7 @@ def generator(key: Key) -> np.random.Generator:
 def bits(key: Key, num_words: int) -> npt.NDArray[np.uint64]:
     """Returns the first `num_words` raw 64-bit outputs of `philox(key)`.
 
-    Example:
+    Examples:
         >>> bits((7, 1), 2).dtype
         dtype('uint64')
     """
@@ -98,7 +98,7 @@ def bits(key: Key, num_words: int) -> npt.NDArray[np.uint64]:
 def uniforms(key: Key, start: int, stop: int) -> npt.NDArray[np.float64]:
     """Returns random numbers from 0 to below 1: those at the places from `start` to before `stop`, in any parts.
 
-    Example:
+    Examples:
         >>> float(uniforms((7, 1), 0, 9)[6]) == float(uniforms((7, 1), 6, 7)[0])
         True
     """
@@ -113,7 +113,7 @@ def exponentials(key: Key, start: int, stop: int) -> npt.NDArray[np.float64]:
     They are the negative logarithms of numbers between 0 and 1, off by a few units in the last place. Only operations
     that IEEE 754 defines to the bit compute them, unlike `np.log`. So they are the same on every CPU.
 
-    Example:
+    Examples:
         >>> float(exponentials((7, 1), 0, 9)[6]) == float(exponentials((7, 1), 6, 7)[0])
         True
     """
@@ -156,7 +156,7 @@ def permutation(num_rows: int, key: Key) -> npt.NDArray[Any]:
 
     The function releases the GIL in a handful of long calls. Any number of threads may call it.
 
-    Example:
+    Examples:
         >>> permutation(5, (7, 1)).tolist()
         [3, 0, 1, 2, 4]
     """
@@ -175,7 +175,7 @@ class Permutation:
 
     Safe to use from several threads.
 
-    Example:
+    Examples:
         >>> order = Permutation(5, (7, 1))
         >>> order.part(0, 2).tolist() + order.part(2, 5).tolist() == permutation(5, (7, 1)).tolist()
         True

@@ -70,7 +70,7 @@ class Recycler:
     def allocate(self, num_bytes: int) -> pa.Buffer:
         """Returns uninitialised memory that may be written.
 
-        Example:
+        Examples:
             >>> recycler = Recycler(1 << 30)
             >>> address = recycler.allocate(1 << 20).address
             >>> recycler.allocate(1 << 20).address == address

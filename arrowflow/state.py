@@ -53,7 +53,7 @@ MAX_ARGUMENT_CHARACTERS = 160
 def digest(value: object) -> str:
     """Returns 16 hexadecimal digits that identify a JSON value.
 
-    Example:
+    Examples:
         >>> digest({"count": 3})
         'efa106b9bce852db'
     """
@@ -231,7 +231,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         StateError: A state was altered, or two states belong to other pipelines, epochs or steps; the message says
             which.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> def rank(number, size):
         ...     return af.range(64).batch(16).split_by_rank(number, size)

@@ -78,7 +78,7 @@ def normalise(type: pa.DataType) -> pa.DataType:
     Views and large offsets become the plain `string`, `binary` and `list`. Dictionaries and run-end encoded columns
     become their values. Nested types are normalised inside. Every other type stays.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> print(normalise(pa.large_list(pa.string_view())))
         list<item: string>
@@ -143,7 +143,7 @@ def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
     Raises:
         PlanError: `value` is no such type, or its codes would depend on the data.
 
-    Example:
+    Examples:
         >>> import polars as pl, pyarrow as pa
         >>> arrow_type(pl.Float32, operator="cast"), arrow_type(pa.string_view(), operator="cast")
         (DataType(float), DataType(string))
@@ -314,7 +314,7 @@ def exact_values(array: pa.Array) -> list[Any]:
     Python's own times end with the year 9999 and at microseconds, and times in nanoseconds would import pandas. Text
     that is not UTF-8 is returned as bytes.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> exact_values(pa.array([2**40, None]).cast(pa.timestamp("s")))
         [1099511627776, None]

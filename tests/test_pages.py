@@ -1,6 +1,6 @@
 """The snippets of README and of `docs/` run, each in a folder with files as the page has them.
 
-A snippet whose first line is `# <name>.py` is also a module for the other snippets of its page.
+The snippets of `start.md` follow each other, as its reader runs them: they are one. A snippet whose first line is `# <name>.py` is also a module for the other snippets of its page.
 
 Each pipeline that a snippet makes is run again, by one rank and for a `DataLoader`: its rows and batches stay the same.
 
@@ -48,13 +48,18 @@ def marks_of(block: str) -> list[pytest.MarkDecorator]:
     return found + [pytest.mark.slow] * ('executor="process"' in block)
 
 
+def blocks(page: Path) -> list[str]:
+    found = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
+    return ["\n".join(found)] if page.name == "start.md" else found
+
+
 def snippets() -> list[Any]:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     found = [
         (page.name, block)
         for page in pages
         if page.name != "neighbours.md"
-        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
+        for block in blocks(page)
         if not block.startswith(">>>")
     ]
     return [

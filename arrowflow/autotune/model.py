@@ -232,7 +232,7 @@ def _stage_window(before: StageStatistics | None, after: StageStatistics, second
 def bottleneck(statistics: Statistics) -> str:
     """Returns one line that says what limits a run, and what would help.
 
-    Example:
+    Examples:
         >>> from arrowflow.physical.tuning import Statistics
         >>> from dataclasses import fields
         >>> nothing = Statistics(**{field.name: 0 for field in fields(Statistics)} | {"stages": ()})

@@ -122,7 +122,7 @@ def bad_among(count: int, check: Callable[[int, int], object]) -> Iterator[tuple
 def without(batch: pa.RecordBatch, bad: Collection[int]) -> pa.RecordBatch:
     """Returns a batch of columns without some rows. `pa.array` would import pandas.
 
-    Example:
+    Examples:
         >>> without(pa.record_batch({"x": [1, 2, 3]}), {1}).to_pydict()
         {'x': [1, 3]}
     """

@@ -153,7 +153,7 @@ def _digest(data: bytes) -> str:
 def folder_name(operator: str) -> str:
     """Returns the name of the folder for the bad rows of an operator.
 
-    Example:
+    Examples:
         >>> folder_name("map_rows(Lookup.__call__)-3")
         'map_rows-Lookup.__call__-3'
     """

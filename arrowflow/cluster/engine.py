@@ -38,7 +38,7 @@ class RayEngine(Settings):
         address: The cluster to connect to, as in `ray.init`, unless this process is connected already. Default: a local
             one is started.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> engine = af.RayEngine(workers=2, cpus_per_worker=1)
         >>> loader = af.range(1_000).batch(100).to_numpy(engine=engine)

@@ -77,7 +77,7 @@ def asked(engine: RayEngine, nodes: Nodes, lanes: int, sets: int = 1) -> tuple[d
 def room_for(asks: Mapping[str, int], nodes: Nodes) -> int:
     """Returns how many workers have room on nodes where nothing else runs.
 
-    Example:
+    Examples:
         >>> room_for({"CPU": 2}, [{"Resources": {"CPU": 5.0}}, {"Resources": {"CPU": 3.0}}])
         3
     """
@@ -107,7 +107,7 @@ def _most(nodes: Nodes, name: str) -> int:
 def told(resources: Mapping[str, float]) -> str:
     """Returns amounts as text.
 
-    Example:
+    Examples:
         >>> told({"CPU": 2, "memory": 3 << 30})
         '2 CPUs and 3,072 MiB'
     """

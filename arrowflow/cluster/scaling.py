@@ -26,7 +26,7 @@ CALM: Final = 5
 def dealt(places: Mapping[int, int], lanes: Sequence[int], workers: int) -> dict[int, int]:
     """Returns the number of the worker that runs each lane. As few lanes as possible move.
 
-    Example:
+    Examples:
         >>> dealt({}, range(4), 2)
         {0: 0, 1: 1, 2: 0, 3: 1}
         >>> dealt({0: 0, 1: 1, 2: 0, 3: 1}, range(4), 3)
@@ -59,7 +59,7 @@ class Scaling:
         waited: Seconds since the latest look that lanes waited for their workers, all together.
         reasons: Why workers came and went.
 
-    Example:
+    Examples:
         >>> scaling = Scaling(most=4, own=16, cores=2)
         >>> scaling.decide(1, waited=0.9, busy=0.95, rate=100.0)
         2

@@ -72,7 +72,7 @@ def prunable(expr: Expr, schema: pa.Schema) -> Callable[[Statistics, int], bool]
     Returns:
         The function, or None if statistics cannot rule out anything.
 
-    Example:
+    Examples:
         >>> import polars as pl, pyarrow as pa
         >>> from arrowflow.expr import parse_expression
         >>> expr = parse_expression(pl.col("x") > 5, operator="filter")

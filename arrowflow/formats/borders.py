@@ -19,7 +19,7 @@ def split_borders(starts: Ints, stops: Ints, *, max_count: int, max_bytes: int) 
         max_count: The most of a split.
         max_bytes: The most bytes from the first byte of a split to its last.
 
-    Example:
+    Examples:
         >>> stops = np.array([3, 5, 14])
         >>> split_borders(stops - [3, 2, 9], stops, max_count=64, max_bytes=5)
         [0, 2, 3]

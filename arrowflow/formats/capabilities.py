@@ -39,7 +39,7 @@ class StructFields(Protocol):
 def with_fields_only(schema: pa.Schema, fields: Mapping[str, frozenset[str]]) -> pa.Schema:
     """Returns a schema whose structs have only these fields, if they are named.
 
-    Example:
+    Examples:
         >>> schema = pa.schema({"s": pa.struct({"a": pa.int8(), "b": pa.int8()}), "x": pa.int8()})
         >>> print(with_fields_only(schema, {"s": frozenset("b")}).field("s").type)
         struct<b: int8>

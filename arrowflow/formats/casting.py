@@ -31,7 +31,7 @@ def check_scale(type: pa.DataType) -> None:
 def casts(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Returns whether pyarrow casts values of `found` to `wanted` and back, if the values allow it.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> casts(pa.float64(), pa.int32()), casts(pa.int32(), pa.list_(pa.int32()))
         (True, False)
@@ -53,7 +53,7 @@ def cast_exactly(name: str, array: pa.Array, type: pa.DataType, first_row: int =
         DataError: A value cannot be of this type, or would lose something; names the first such value and its row,
             where the array begins with row `first_row`.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> cast_exactly("x", pa.array([1.0, None]), pa.int64()).to_pylist()
         [1, None]

@@ -8,7 +8,7 @@ import pyarrow as pa
 def has_same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Returns whether types differ in the width of offsets alone. Of values that need wide ones, batches hold fewer rows.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> has_same_values(pa.large_list(pa.string()), pa.list_(pa.large_string())), has_same_values(pa.int8(), pa.int16())
         (True, False)

@@ -40,7 +40,7 @@ def find(name: str) -> Format:
     Raises:
         PlanError: There is no such format, or a package's entry point offers no format.
 
-    Example:
+    Examples:
         >>> find("parquet").suffixes
         ('.parquet', '.parq', '.pq')
     """
@@ -60,7 +60,7 @@ def known_names() -> list[str]:
 def reader_of(format: Format) -> str:
     """Returns the function that reads a format, as messages name it. Formats of other packages have no function of their own.
 
-    Example:
+    Examples:
         >>> reader_of(find("csv"))
         'read_csv'
     """
@@ -85,7 +85,7 @@ def configured(format: Format, options: Mapping[str, Any]) -> Format:
     Raises:
         PlanError: The format has no such option, or the value makes no sense.
 
-    Example:
+    Examples:
         >>> configured(find("csv"), {"delimiter": ";"}).delimiter
         ';'
     """
@@ -104,7 +104,7 @@ def configured(format: Format, options: Mapping[str, Any]) -> Format:
 def arguments(format: Format) -> Mapping[str, Any]:
     """Returns as JSON values all that the rows depend on besides the files: the options, unless the format says.
 
-    Example:
+    Examples:
         >>> arguments(find("json"))
         {'block_bytes': 4194304}
     """

@@ -40,7 +40,7 @@ def decoded_type(type: pa.DataType) -> pa.DataType:
     Views become the type that they view. Dictionaries and runs become their values, also inside of nested types. The
     children of nested types become nullable. Two files that differ in nothing else thus have the same type.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> print(decoded_type(pa.dictionary(pa.int32(), pa.string_view())))
         string
@@ -84,7 +84,7 @@ def _decoded_field(field: pa.Field) -> pa.Field:
 def widens(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Returns whether every value of `found` is a value of `wanted`, whatever the data; times may overflow.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> widens(pa.int32(), pa.int64()), widens(pa.int64(), pa.float64())
         (True, False)
@@ -107,7 +107,7 @@ def widens(found: pa.DataType, wanted: pa.DataType) -> bool:
 def common(first: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Returns a type that both types widen to; None if there is none.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> common(pa.int8(), pa.uint8())
         DataType(int16)
@@ -128,7 +128,7 @@ def _unified(first: pa.DataType, other: pa.DataType) -> list[pa.DataType]:
 def common_cast(first: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Returns a type that values of both types can be cast to, if they lose nothing; None if there is none.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> common_cast(pa.int64(), pa.float64())
         DataType(double)
@@ -359,7 +359,7 @@ def _has_offsets(type: pa.DataType) -> bool:
 def leaf_types(type: pa.DataType) -> list[pa.DataType]:
     """Returns the types of the leaves of a column, in Parquet's order.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> leaf_types(pa.map_(pa.string(), pa.list_(pa.int8())))
         [DataType(string), DataType(int8)]

@@ -8,7 +8,7 @@ import pyarrow as pa
 def is_unknown(type: pa.DataType) -> bool:
     """Returns whether values tell nothing of a type, or of a part of it: there were none, or only empty ones.
 
-    Example:
+    Examples:
         >>> is_unknown(pa.list_(pa.null())), is_unknown(pa.struct([])), is_unknown(pa.list_(pa.int8()))
         (True, True, False)
     """
@@ -20,7 +20,7 @@ def is_unknown(type: pa.DataType) -> bool:
 def with_known(schema: pa.Schema, found: pa.Schema) -> pa.Schema:
     """Returns a schema with the types of others in place of those that are unknown.
 
-    Example:
+    Examples:
         >>> known = with_known(pa.schema({"a": pa.list_(pa.null()), "b": pa.int8()}), pa.schema({"a": pa.list_(pa.bool_())}))
         >>> print(known.field("a").type)
         list<item: bool>

@@ -5,7 +5,7 @@ Each function takes `(n, height, width, 3)` uint8 in RGB, as `decode_image` make
 `images`) compute without the interpreter lock in everything that takes long. Results of OpenCV are rounded to whole levels, and
 levels beyond 0 and 255 become 0 and 255.
 
-Example:
+Examples:
     >>> import arrowflow as af
     >>> import numpy as np
     >>> def augment(batch, rng):

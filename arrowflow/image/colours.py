@@ -20,7 +20,7 @@ _LEVELS: Final = np.arange(256, dtype=np.float64)
 def adjust_brightness(images: Images, delta: PerImage) -> Images:
     """Returns the images with `delta` added to each value, where 1 is the way from black to white.
 
-    Example:
+    Examples:
         >>> adjust_brightness(np.array([0, 100, 250], np.uint8).reshape(1, 1, 1, 3), 0.1).ravel().tolist()
         [26, 126, 255]
     """
@@ -32,7 +32,7 @@ def adjust_brightness(images: Images, delta: PerImage) -> Images:
 def random_brightness(images: Images, max_delta: float, rng: np.random.Generator) -> Images:
     """Returns the images, each with a number between `-max_delta` and `max_delta` added, see `adjust_brightness`.
 
-    Example:
+    Examples:
         >>> images = np.full((2, 1, 1, 3), 100, np.uint8)
         >>> bool((abs(random_brightness(images, 0.1, np.random.default_rng(0)) - 100.0) <= 26).all())
         True
@@ -44,7 +44,7 @@ def random_brightness(images: Images, max_delta: float, rng: np.random.Generator
 def adjust_contrast(images: Images, factor: PerImage) -> Images:
     """Returns the images with the distance of each value from the mean of its channel multiplied by `factor`.
 
-    Example:
+    Examples:
         >>> images = np.array([[90, 0, 0], [110, 0, 0]], np.uint8).reshape(1, 1, 2, 3)
         >>> adjust_contrast(images, 2).ravel().tolist()
         [80, 0, 0, 120, 0, 0]
@@ -62,7 +62,7 @@ def adjust_contrast(images: Images, factor: PerImage) -> Images:
 def random_contrast(images: Images, lower: float, upper: float, rng: np.random.Generator) -> Images:
     """Returns the images, each with a contrast drawn between `lower` and `upper`, see `adjust_contrast`.
 
-    Example:
+    Examples:
         >>> images = np.full((2, 1, 1, 3), 100, np.uint8)
         >>> random_contrast(images, 0.5, 2, np.random.default_rng(0)).ravel().tolist()
         [100, 100, 100, 100, 100, 100]
@@ -77,7 +77,7 @@ def adjust_saturation(images: Images, factor: PerImage) -> Images:
     This multiplies the saturation of HSV, and keeps hue and value. Where the result would have less than 0 of a channel,
     the channel has 0.
 
-    Example:
+    Examples:
         >>> adjust_saturation(np.array([200, 100, 0], np.uint8).reshape(1, 1, 1, 3), 0.5).ravel().tolist()
         [200, 150, 100]
     """
@@ -95,7 +95,7 @@ def adjust_saturation(images: Images, factor: PerImage) -> Images:
 def random_saturation(images: Images, lower: float, upper: float, rng: np.random.Generator) -> Images:
     """Returns the images, each with a saturation drawn between `lower` and `upper`, see `adjust_saturation`.
 
-    Example:
+    Examples:
         >>> images = np.full((2, 1, 1, 3), 100, np.uint8)
         >>> random_saturation(images, 0.5, 2, np.random.default_rng(0)).ravel().tolist()
         [100, 100, 100, 100, 100, 100]
@@ -107,7 +107,7 @@ def random_saturation(images: Images, lower: float, upper: float, rng: np.random
 def adjust_hue(images: Images, delta: PerImage) -> Images:
     """Returns the images with the hue of each pixel turned by `delta`, where 1 is the whole circle.
 
-    Example:
+    Examples:
         >>> adjust_hue(np.array([200, 0, 0], np.uint8).reshape(1, 1, 1, 3), 1 / 3).ravel().tolist()
         [0, 200, 0]
     """
@@ -125,7 +125,7 @@ def adjust_hue(images: Images, delta: PerImage) -> Images:
 def random_hue(images: Images, max_delta: float, rng: np.random.Generator) -> Images:
     """Returns the images, each with its hue turned by a number between `-max_delta` and `max_delta`, see `adjust_hue`.
 
-    Example:
+    Examples:
         >>> images = np.full((2, 1, 1, 3), 100, np.uint8)
         >>> random_hue(images, 0.5, np.random.default_rng(0)).ravel().tolist()
         [100, 100, 100, 100, 100, 100]

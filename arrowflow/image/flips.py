@@ -10,7 +10,7 @@ from arrowflow.image.arguments import Images, check_range, checked
 def flip_left_right(images: Images) -> Images:
     """Returns the images mirrored, left for right.
 
-    Example:
+    Examples:
         >>> flip_left_right(np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)).ravel().tolist()
         [3, 4, 5, 0, 1, 2]
     """
@@ -20,7 +20,7 @@ def flip_left_right(images: Images) -> Images:
 def flip_up_down(images: Images) -> Images:
     """Returns the images upside down.
 
-    Example:
+    Examples:
         >>> flip_up_down(np.arange(6, dtype=np.uint8).reshape(1, 2, 1, 3)).ravel().tolist()
         [3, 4, 5, 0, 1, 2]
     """
@@ -30,7 +30,7 @@ def flip_up_down(images: Images) -> Images:
 def random_flip_left_right(images: Images, rng: np.random.Generator, probability: float = 0.5) -> Images:
     """Returns the images, each mirrored left for right with this probability.
 
-    Example:
+    Examples:
         >>> images = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
         >>> random_flip_left_right(images, np.random.default_rng(0), 1.0).ravel().tolist()
         [3, 4, 5, 0, 1, 2]
@@ -43,7 +43,7 @@ def random_flip_left_right(images: Images, rng: np.random.Generator, probability
 def random_flip_up_down(images: Images, rng: np.random.Generator, probability: float = 0.5) -> Images:
     """Returns the images, each upside down with this probability.
 
-    Example:
+    Examples:
         >>> images = np.arange(6, dtype=np.uint8).reshape(1, 2, 1, 3)
         >>> random_flip_up_down(images, np.random.default_rng(0), 0.0).ravel().tolist()
         [0, 1, 2, 3, 4, 5]

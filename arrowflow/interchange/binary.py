@@ -19,7 +19,7 @@ def binary_column(sizes: Sequence[int | None]) -> tuple[pa.Array, list[Memory]]:
     Raises:
         pa.ArrowInvalid: The values do not fit one column.
 
-    Example:
+    Examples:
         >>> column, memory = binary_column([2, None, 1])
         >>> memory[0][:] = 97
         >>> memory[2][:] = 98

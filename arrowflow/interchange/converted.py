@@ -69,7 +69,7 @@ def converted_export(name: str, kind: Any, request: ColumnRequest = _PLAIN) -> C
     Raises:
         SchemaError: The request is impossible; the message names a way out.
 
-    Example:
+    Examples:
         >>> export = converted_export("x", pa.int32(), ColumnRequest(null="nan"))
         >>> export.dtype
         dtype('float64')
@@ -101,7 +101,7 @@ def arrays_of(batch: Any, exports: Iterable[ColumnExport]) -> dict[str, NumpyArr
     Raises:
         DataError: A column has nulls.
 
-    Example:
+    Examples:
         >>> batch = pa.RecordBatch.from_pydict({"x": [1, 2]})
         >>> arrays_of(batch, column_exports(batch.schema))
         {'x': array([1, 2])}
@@ -142,7 +142,7 @@ def _export(
 def validity(values: Any) -> Mask | None:
     """Returns the mask of valid values, or None if all values are valid.
 
-    Example:
+    Examples:
         >>> validity(pa.array([1, None])).tolist()
         [True, False]
     """

@@ -31,7 +31,7 @@ def dtype_named(value: Any) -> np.dtype[Any]:
     Raises:
         PlanError: `value` names no dtype.
 
-    Example:
+    Examples:
         >>> dtype_named("float32"), dtype_named(np.int8), dtype_named(pl.Int16)
         (dtype('float32'), dtype('int8'), dtype('int16'))
     """
@@ -62,7 +62,7 @@ def conversion(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conve
     Raises:
         SchemaError: There is no such conversion; the message names another way.
 
-    Example:
+    Examples:
         >>> convert = conversion("x", np.dtype("int64"), np.dtype("int8"))
         >>> convert(np.array([1, 2])).dtype
         dtype('int8')
@@ -134,7 +134,7 @@ def _largest(dtype: np.dtype[Any]) -> float:
 def in_unit(value: Any, target: np.dtype[Any]) -> Any:
     """Returns dates or times in another unit, or None if that changes a value.
 
-    Example:
+    Examples:
         >>> in_unit(np.datetime64("3000-01-01"), np.dtype("datetime64[ns]")) is None  # after the year 2262
         True
     """

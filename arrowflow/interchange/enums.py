@@ -29,7 +29,7 @@ def enum_values(field: pa.Field) -> list[str] | None:
 
     A dictionary whose field declares no values is no enum: its values depend on the data.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> enum_values(pl.Series("x", [], pl.Enum(["low", "high"])).to_frame().to_arrow().schema.field("x"))
         ['low', 'high']
@@ -57,7 +57,7 @@ def _polars_values(text: bytes | None) -> list[str] | None:
 def enum_of(field: pa.Field) -> pa.Field | None:
     """Returns the field that an enum of a source has inside a pipeline, as after `cast`; None for other fields.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> field = pl.Series("x", [], pl.Enum(["low", "high"])).to_frame().to_arrow().schema.field("x")
         >>> print(enum_of(field).type, enum_of(field.with_metadata(None)))
@@ -75,7 +75,7 @@ def as_enum(array: pa.Array, field: pa.Field) -> pa.Array:
     Raises:
         DataError: A text is not among the values, or a code stands for none.
 
-    Example:
+    Examples:
         >>> as_enum(pa.array(["b", None, "a"]), enum_field("x", ["a", "b"])).indices.to_pylist()
         [1, None, 0]
     """

@@ -45,7 +45,7 @@ def batch_from_arrays(
     Raises:
         SchemaError: Arrays differ in length, or an array has no Arrow type.
 
-    Example:
+    Examples:
         >>> batch_from_arrays({"x": np.zeros((2, 3), np.float32)}).schema.field("x").type
         FixedSizeListType(fixed_size_list<item: float>[3])
     """

@@ -43,7 +43,7 @@ def batch_from_rows(
         SchemaError: The values of a column do not have one type, or not the type of the schema.
         DataError: A text is not among the values of its enum.
 
-    Example:
+    Examples:
         >>> batch_from_rows([{"x": [1, 2], "y": 0}, {"x": [], "y": 1}], ["x", "y"], None, "fn").to_pydict()
         {'x': [[1, 2], []], 'y': [0, 1]}
     """
@@ -55,7 +55,7 @@ def batch_from_values(
 ) -> pa.RecordBatch:
     """Returns values by column as a record batch; see `batch_from_rows`.
 
-    Example:
+    Examples:
         >>> batch_from_values({"x": [[1, 2], []], "y": [0, 1]}, None, "fn").to_pydict()
         {'x': [[1, 2], []], 'y': [0, 1]}
     """

@@ -38,7 +38,7 @@ def unshared(holder: list[Any]) -> frozenset[str]:
     Args:
         holder: Holds a dict of arrays. Nothing else in this library refers to the dict.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> kept = np.zeros(3)
         >>> unshared([{"a": np.zeros(3), "b": kept, "c": np.zeros(4).reshape(2, 2), "d": kept[1:]}]) == {"a", "c"}

@@ -25,7 +25,7 @@ _MAX_OFFSET = np.iinfo(np.int32).max
 def holds_shaped(value: Any) -> bool:
     """Returns whether a value is or holds an array of several dimensions.
 
-    Example:
+    Examples:
         >>> holds_shaped([1, np.zeros(3)]), holds_shaped([{"a": [np.zeros((3, 2))]}])
         (False, True)
     """

@@ -36,7 +36,7 @@ def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
     Raises:
         SchemaError: The dtype has no NaN, or cannot hold the value.
 
-    Example:
+    Examples:
         >>> fill_value("x", pa.float32(), np.dtype("float32"), "nan")
         nan
     """

@@ -29,7 +29,7 @@ def writable_root(buffer: Any) -> Any:
 
     The function does not tell whether anybody else reads the memory.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> writable_root(pa.allocate_buffer(8).slice(4)).size, writable_root(pa.py_buffer(b"text").slice(2))
         (8, None)

@@ -77,7 +77,7 @@ def gathered(
     Raises:
         pyarrow.ArrowInvalid: Texts or lists of the result would take more than 2 GiB a column.
 
-    Example:
+    Examples:
         >>> gathered(pa.record_batch({"x": [4, 5, 6]}), np.array([2, 0])).to_pydict()
         {'x': [6, 4]}
     """
@@ -92,7 +92,7 @@ def chosen(chunk: pa.RecordBatch, rows: npt.NDArray[Any]) -> pa.RecordBatch:
 def taken(array: pa.Array, places: npt.NDArray[Any]) -> pa.Array:
     """Returns the values at these places, int64 or uint32, in their order.
 
-    Example:
+    Examples:
         >>> taken(pa.array([4, 5, 6]), np.array([2, 0])).to_pylist()
         [6, 4]
     """

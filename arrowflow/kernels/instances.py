@@ -69,7 +69,7 @@ class OneEach:
 def close_instance(instance: Any, name: str) -> str | None:
     """Calls an instance's `close`, if it has one; returns what is wrong if it raised.
 
-    Example:
+    Examples:
         >>> close_instance(None, "Model")
     """
     close = getattr(instance, "close", None)

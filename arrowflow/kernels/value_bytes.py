@@ -23,7 +23,7 @@ def value_ends(array: pa.Array) -> Ends:
 
     Takes NumPy calls of a fixed number for each type inside the array's.
 
-    Example:
+    Examples:
         >>> value_ends(pa.array(["a", None, "bcd"]))
         array([0, 1, 1, 4])
         >>> value_ends(pa.array([["ab"], ["c", "d"]])).tolist()

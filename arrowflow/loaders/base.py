@@ -217,7 +217,7 @@ class Loader(Generic[T]):
             PlanError: The source is a stream that can be read only once.
             DataError: There is no batch.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> loader = af.range(100).shuffle(100, seed=1).batch(4).to_numpy()
             >>> look = loader.peek()["id"].tolist()
@@ -308,7 +308,7 @@ class Loader(Generic[T]):
             StateError: The state belongs to another pipeline; the message says what differs, and whether
                 `strict=False` would go on.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, warnings
             >>> def mix(*weights):
             ...     sources = [af.range(90_000), af.range(-90_000, 0)]
@@ -330,7 +330,7 @@ class Loader(Generic[T]):
 
         Returns: A context manager, which writes the file when its block is left. Without a block the file is written whenever an epoch ends.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, pathlib, tempfile
             >>> loader = af.range(10).batch(4).to_numpy()
             >>> path = pathlib.Path(tempfile.mkdtemp(), "trace.json")

@@ -21,7 +21,7 @@ class DlpackExport(ArraysExport):
     `torch.from_dlpack` makes a writable tensor of a read-only array. So memory that a batch does not own is copied,
     unless the consumer is known never to write (`copy_shared=False`; NumPy honours the flag, JAX never writes).
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> import pyarrow as pa
         >>> batch = pa.RecordBatch.from_pydict({"x": [1, 2]}, pa.schema({"x": pa.int64()}))

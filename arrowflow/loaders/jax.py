@@ -31,7 +31,7 @@ class JaxExport(ArraysExport):
 
     Each call begins the transfer to the device and does not wait for its end.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> batch = pa.RecordBatch.from_pydict({"x": [1.5, 2.0]})
         >>> JaxExport(batch.schema, owned=True)(batch)["x"]  # doctest: +SKIP

@@ -38,7 +38,7 @@ class NumpyExport:
     A view is writable only if the batch alone owns its memory. That needs `owned`, and memory that may be written at
     all, and no second column with the same memory. Copies are always writable.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> export = NumpyExport(pa.schema({"x": pa.float32(), "up": pa.bool_()}), owned=False)
         >>> export.explain()

@@ -37,7 +37,7 @@ class PolarsExport:
     Columns share Arrow's memory if Polars has the type. Extension types, including tensors, arrive as their storage
     type. Data frames are immutable, so it does not matter who else shares the memory.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> batch = pa.RecordBatch.from_pydict({"x": [1, None]}, pa.schema({"x": pa.int64()}))
         >>> PolarsExport(batch.schema)(batch)["x"].null_count()

@@ -30,7 +30,7 @@ class SharedEpochs(EpochCounter):
         dataset: The counter of the dataset, in the process of the original.
         path: The file of the original; None makes one.
 
-    Example:
+    Examples:
         >>> import pickle
         >>> epochs = SharedEpochs(PassStart(3))
         >>> copy = pickle.loads(pickle.dumps(epochs))

@@ -28,7 +28,7 @@ def torch_dtype(value: Any) -> Any:
     Raises:
         PlanError: `value` names no dtype.
 
-    Example:
+    Examples:
         >>> torch_dtype("float32"), torch_dtype("bfloat16")
         (dtype('float32'), 'bfloat16')
     """
@@ -48,7 +48,7 @@ class TorchExport(ArraysExport):
     unpacked, enums become codes, and ragged lists become jagged nested tensors. Dates and times need an integer dtype,
     decimals a float dtype. Strings have no tensor.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> batch = pa.RecordBatch.from_pydict({"x": [1.5, 2.0]})
         >>> TorchExport(batch.schema, owned=True)(batch)["x"]  # doctest: +SKIP

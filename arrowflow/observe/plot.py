@@ -64,7 +64,7 @@ def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes
         MissingPackageError: Matplotlib is not installed.
         SourceError: The file does not exist, or is no trace with spans.
 
-    Example:
+    Examples:
         >>> times = {"read": 0, "step": 9_000}
         >>> spans = [{"ph": "X", "name": name, "ts": ts, "dur": 9_000} for name, ts in times.items()]
         >>> figure = plot_timeline({"traceEvents": spans})  # doctest: +SKIP

@@ -59,7 +59,7 @@ class ProgressBar:
         file: The stream to draw on, of whatever kind. By default `sys.stderr`, if that is a terminal or belongs to a
             notebook.
 
-    Example:
+    Examples:
         >>> import io
         >>> screen = io.StringIO()
         >>> bar = ProgressBar(1_000_000, 2, file=screen)

@@ -36,7 +36,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
         statistics: The measurements.
         verbose: Describes each stage in a sentence, with the tuned values and the reasons for them, in place of the table.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> with iter(af.range(10).batch(4)) as batches:
         ...     rows = sum(batch.num_rows for batch in batches)

@@ -35,7 +35,7 @@ class Timeline:
     Attributes:
         max_events: The most events that are kept. Later events are only counted, and the file says how many.
 
-    Example:
+    Examples:
         >>> import json, pathlib, tempfile
         >>> timeline = Timeline()
         >>> timeline.span("worker-0", "read", began=10.0, ended=10.25, operator="read_parquet", rows=8)

@@ -433,7 +433,7 @@ class Statistics:
         Args:
             prefix: Stands before each name.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> loader = af.range(100).batch(10).to_numpy()
             >>> for batch in loader:

@@ -8,7 +8,7 @@ from arrowflow.plan.node import Node
 def render_plan(node: Node) -> list[str]:
     """Returns one line per operator, in the order in which rows go through them.
 
-    Example:
+    Examples:
         >>> from arrowflow.ops.sources.range import Range
         >>> from arrowflow.ops.rows.take import Take
         >>> render_plan(Take(inputs=(Range(start=0, stop=9, step=1),), count=3))

@@ -134,7 +134,7 @@ class Lane:
 
         Lanes have equally many rows, up to one. Of fewer rows than lanes each goes to the lane that follows the one before.
 
-        Example:
+        Examples:
             >>> [Lane(number, 3).rows(8) for number in range(3)]
             [(0, 3), (3, 6), (6, 8)]
             >>> [Lane(number, 3, turns=((FOREVER, 8),)).rows(8, epoch=1) for number in range(3)]

@@ -175,7 +175,7 @@ def _text(value: Any) -> str:
 def listed(position: Any) -> Any:
     """Returns a position as JSON has it.
 
-    Example:
+    Examples:
         >>> listed((0, (None, "a")))
         [0, [None, 'a']]
         >>> listed(LanesPosition(3, (LaneMark(0, None, 5),)))
@@ -238,7 +238,7 @@ def _replaced(position: Any) -> Any:
 def tupled(position: Any) -> Any:
     """Returns a position that was kept as JSON.
 
-    Example:
+    Examples:
         >>> tupled([0, [None, "a"]])
         (0, (None, 'a'))
 

@@ -89,7 +89,7 @@ def checked(value: Any, kind: Any, path: str) -> Any:
     Raises:
         StateError: It has another shape.
 
-    Example:
+    Examples:
         >>> checked([1, True], tuple[int, bool], "pair")
         (1, True)
     """

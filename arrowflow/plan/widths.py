@@ -13,7 +13,7 @@ UNTOLD_BYTES = 64
 def row_bytes(schema: pa.Schema | None) -> int:
     """Returns the bytes of one row that its schema alone tells; of texts and lists only the offsets count.
 
-    Example:
+    Examples:
         >>> row_bytes(pa.schema({"x": pa.float32(), "y": pa.list_(pa.int64(), 3), "s": pa.string()}))
         32
     """
@@ -34,7 +34,7 @@ class RowWidth(NamedTuple):
     def rows_in(self, num_bytes: int, measured_bytes: int, measured_rows: int) -> int:
         """Returns how many rows take so many bytes, at least 1, given what some of them took.
 
-        Example:
+        Examples:
             >>> RowWidth(8, exact=True).rows_in(800, 1600, 100), RowWidth(8).rows_in(800, 1600, 100)
             (100, 50)
         """
@@ -45,7 +45,7 @@ class RowWidth(NamedTuple):
 def row_width(schema: pa.Schema | None) -> RowWidth:
     """Returns what a row of a schema takes.
 
-    Example:
+    Examples:
         >>> row_width(pa.schema({"x": pa.float32(), "s": pa.string()}))
         RowWidth(num_bytes=72, exact=False)
     """
@@ -84,7 +84,7 @@ def type_bits(type: pa.DataType) -> int:
 def holds_bytes(type: pa.DataType) -> bool:
     """Returns whether values of a type are bytes, or hold some.
 
-    Example:
+    Examples:
         >>> holds_bytes(pa.struct({"bytes": pa.binary(), "path": pa.string()})), holds_bytes(pa.string())
         (True, False)
     """

@@ -39,7 +39,7 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
     Raises:
         PlanError: The dataset has other operators, such as `take` or `batch`, repeats rows, or does not read files.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, polars as pl, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = af.range(1000).write_parquet(folder / "data")

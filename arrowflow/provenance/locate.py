@@ -36,7 +36,7 @@ def locate(dataset: Dataset, epoch: int, step: int) -> pa.Table:
         PlanError: The dataset does not end in batches, the epoch has fewer of them, it does not read files alone, or an
             operator drops the columns.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = af.range(1000).write_parquet(folder)

@@ -30,7 +30,7 @@ def read_quarantine(folder: str | PathLike[str], *, operator: str | None = None)
         SourceError: The folder holds no bad rows.
         PlanError: Several operators have bad rows there; the message names them.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> folder = tempfile.mkdtemp()
         >>> def halve(row):

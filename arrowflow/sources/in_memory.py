@@ -43,7 +43,7 @@ def from_arrow(source: Any) -> Dataset:
             dataset is bound or read. Or a table or a cursor gave no data when it was asked here.
         FunctionError: Another library failed while it made the rows; in `next()`, in order.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, polars as pl
         >>> af.from_arrow(pl.DataFrame({"x": [1, 2]})).to_table().to_pydict()
         {'x': [1, 2]}
@@ -62,7 +62,7 @@ def from_numpy(arrays: Mapping[str, Any]) -> Dataset:
         PlanError: `arrays` is no mapping.
         SchemaError: Lengths differ, or an array has no Arrow type.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, numpy as np
         >>> af.from_numpy({"x": np.zeros((4, 2)), "y": np.arange(4)}).num_rows
         4
@@ -106,7 +106,7 @@ def from_generator(
         FunctionError: `fn` raised, or yielded something else; in `next()`, in order.
         SchemaError: A row has other columns than the first one, or a value that does not fit its type; the same.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> def rows():
         ...     for number in (0, 1, 2):
@@ -120,7 +120,7 @@ def from_generator(
 def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:
     """Counts: the numbers of Python's `range` as int64 in the column `id`.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> af.range(1, 10, 3).to_table().to_pydict()
         {'id': [1, 4, 7]}

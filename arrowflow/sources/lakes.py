@@ -41,7 +41,7 @@ def read_delta(
         PlanError: The table needs more than reading its files, such as deletion vectors or mapped columns; says what.
         MissingPackageError: `deltalake` is not installed.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, deltalake, pyarrow as pa, tempfile
         >>> folder = tempfile.mkdtemp()
         >>> deltalake.write_deltalake(folder, pa.table({"x": [1, 2, 3]}))

@@ -79,7 +79,7 @@ def read(
         SchemaError: A file lacks a column or has another type.
         PlanError: There is no such format, the format has no such option, or an option makes no sense.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = (folder / "a.csv").write_text("x;name\n1;one\n2;two\n")
@@ -285,7 +285,7 @@ def read_parquet(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
             fit. The message names both sides.
         DataError: A value loses something as its type in `schema`, such as 0.5 as int64; in `next()`.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, polars as pl, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> for year in (2023, 2024):
@@ -304,7 +304,7 @@ def read_ipc(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
     Uncompressed local files are mapped into memory and not copied. Streams are walked once from batch to batch, and
     copied. Arguments and errors are those of `read_parquet`.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, polars as pl, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> pl.DataFrame({"x": [1, 2, 3]}).write_ipc(folder / "a.arrow")
@@ -323,7 +323,7 @@ def read_orc(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset:
     `read_parquet`. A file that is cut short is an error. Read only files that you trust: on changed bytes pyarrow's
     decoder may end the process (seen in pyarrow 22 and 26).
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, pyarrow as pa, pyarrow.orc, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> pyarrow.orc.write_table(pa.table({"x": [1, 2, 3], "y": [4, 5, 6]}), folder / "a.orc")
@@ -393,7 +393,7 @@ def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
         SchemaError: A value has another type than its column, or a file lacks a column.
         PlanError: An option makes no sense.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = (folder / "a.csv").write_text("x,name\n1,one\n2,\n")
@@ -419,7 +419,7 @@ def read_json(paths: Paths, **arguments: Unpack[TextArguments]) -> Dataset:
     Compressed files, the scan, resume, memory, arguments and errors are those of `read_csv`. Lines are scanned at 3
     GB/s, arrays at 0.3 GB/s.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = (folder / "a.jsonl").write_text('{"x": 1, "tags": ["a", "b"]}\n{"x": 2}\n')
@@ -454,7 +454,7 @@ def read_text(paths: Paths, **arguments: Unpack[LineArguments]) -> Dataset:
         SourceError: A path is missing, a glob is empty, or a line is no UTF-8; names the line.
         PlanError: An option makes no sense.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
         >>> _ = path.write_text("to be\nor not\n")
@@ -501,7 +501,7 @@ def read_webdataset(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset
         SchemaError: A member is none of its column's type; names the member.
         PlanError: An option makes no sense.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, io, pathlib, tarfile, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tar"
         >>> with tarfile.open(path, "w") as archive:
@@ -563,7 +563,7 @@ def read_tfrecord(paths: Paths, **arguments: Unpack[TfrecordArguments]) -> Datas
         DataError: A value does not fit its column's type.
         PlanError: An option makes no sense, or a package is missing.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tfrecord"
         >>> stored = "0e00000000000000c5e5693f0a0c0a0a0a017812051a030a010798993925"  # by tf.io.TFRecordWriter

@@ -86,7 +86,7 @@ def read_files(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
             folder that could be its label; when the dataset is bound. Or a file has changed since, or cannot be read.
         PlanError: An argument makes no sense.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> for name in "cat", "dog":
@@ -118,7 +118,7 @@ def read_images(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
         SourceError: As of `read_files`.
         PlanError: As of `read_files`.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, cv2, numpy as np, pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> for name in "cat", "dog":
@@ -152,7 +152,7 @@ def list_files(
         SourceError: A path is missing, or a glob or a directory is empty; when the dataset is bound.
         PlanError: `paths` are no paths, or lie in different file systems; when the dataset is bound.
 
-    Example:
+    Examples:
         >>> import arrowflow as af, pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> for name in "b.parquet", "a.parquet", "notes.txt":

@@ -60,7 +60,7 @@ def resolve(
         SourceError: A path is missing, a glob or a directory is empty, a file system cannot be reached.
         PlanError: `paths` is no path, or is a pipe, socket or device; or paths belong to different file systems.
 
-    Example:
+    Examples:
         >>> import pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> for name in "b.parquet", "a.parquet", "_SUCCESS":
@@ -109,7 +109,7 @@ def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any,
         SourceError: The file system cannot be reached.
         PlanError: `path` is not one path.
 
-    Example:
+    Examples:
         >>> locate("/data/out", operator="write_parquet")[1]
         '/data/out'
     """
@@ -205,7 +205,7 @@ class _Opener:
 def is_chained(text: str) -> bool:
     """Whether an address is a chain of fsspec: an archive or a cache, `::`, and the address of what is in it.
 
-    Example:
+    Examples:
         >>> is_chained("zip://*.csv::https://host/a.zip"), is_chained("simplecache::s3://b/a.csv"), is_chained("a::b")
         (True, True, False)
     """

@@ -145,7 +145,7 @@ def unknown_names(address: str, options: Mapping[str, Any], error: BaseException
 def as_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arguments of pyarrow's client of S3 as those of s3fs, and all other arguments as they are.
 
-    Example:
+    Examples:
         >>> as_s3fs({"access_key": "AKIA", "endpoint_override": "host:9000", "scheme": "http", "region": "eu"})
         {'key': 'AKIA', 'endpoint_url': 'http://host:9000', 'client_kwargs': {'region_name': 'eu'}}
     """
@@ -184,7 +184,7 @@ def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
         filesystem: The `pyarrow.fs.FileSystem`.
         is_own: Whether `for_reads` made it.
 
-    Example:
+    Examples:
         >>> connections_of(pafs.LocalFileSystem(), is_own=True) is None
         True
     """

@@ -50,7 +50,7 @@ class Contents(NamedTuple):
 
         Returns: The digests; None if a file has changed, is not local, or is one of many on another machine.
 
-        Example:
+        Examples:
             >>> import pathlib, tempfile
             >>> path = pathlib.Path(tempfile.mkdtemp()) / "a"
             >>> _ = path.write_bytes(b"abc")

@@ -20,7 +20,7 @@ _GONE: Final = (404, 410)
 def storage_failure(error: BaseException, file: File) -> str | None:
     """Returns the message for an error that comes from the storage of a file; None if the file itself is at fault.
 
-    Example:
+    Examples:
         >>> file = File("https://host/a.csv", "a.csv", 9)
         >>> storage_failure(TimeoutError("no answer"), file).split(";")[0]
         'the storage did not deliver it: TimeoutError: no answer'

@@ -45,7 +45,7 @@ def network_devices(mounts: Path = _MOUNTS) -> frozenset[int]:
     Args:
         mounts: The table of mounts, as proc(5) describes it.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> table = Path(tempfile.mkdtemp()) / "mountinfo"
         >>> _ = table.write_text("36 35 0:42 / /data rw,relatime shared:1 - nfs4 server:/export rw\n")

@@ -131,7 +131,7 @@ class ShortRead(SourceError):
 def passing(error: BaseException) -> str | None:
     """Returns what failed, in a word or two, if another try may help; None if it would fail in the same way.
 
-    Example:
+    Examples:
         >>> passing(ConnectionResetError("reset by peer")), passing(PermissionError("no")), passing(ValueError("bad"))
         ('lost connection', None, None)
         >>> passing(OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation: No response body."))
@@ -156,7 +156,7 @@ def about_credentials(text: str) -> str:
 
     Answers to `HEAD` have no body with a reason, and of expired credentials their status is 400.
 
-    Example:
+    Examples:
         >>> about_credentials("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body.")[-48:]
         '(the credentials may have expired, or are wrong)'
         >>> about_credentials("Unable to parse ExceptionName: ExpiredToken Message: The provided token has expired.")[-44:]

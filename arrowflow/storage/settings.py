@@ -19,7 +19,7 @@ LEAST_LETTERS: Final = 8
 class Settings:
     """The values of `storage_options=`. Its `repr` has names alone; pickles keep the values.
 
-    Example:
+    Examples:
         >>> Settings({"key": "AKIA", "secret": "s3cr3t"})
         Settings(key=…, secret=…)
     """
@@ -47,7 +47,7 @@ def place_of(operator: str, filesystem: Any, storage_options: Any) -> Any:
     Raises:
         PlanError: Both are given, or `storage_options` is no mapping from names to values.
 
-    Example:
+    Examples:
         >>> place_of("read_csv", None, {"anon": True})
         Settings(anon=…)
     """
@@ -68,7 +68,7 @@ def place_of(operator: str, filesystem: Any, storage_options: Any) -> Any:
 def without_secrets(text: str, place: Any = None) -> str:
     """Returns a text without the passwords and keys in its URLs, and without those of `Settings` that stand in it as words.
 
-    Example:
+    Examples:
         >>> without_secrets("no s3://AKIA:s3cr3t@bucket/a and https://host/a?sig=Zm9v&v=1")
         'no s3://…@bucket/a and https://host/a?sig=…&v=1'
     """

@@ -242,7 +242,7 @@ class Fetched(Store):
         file: The file.
         held: The bytes of each range.
 
-    Example:
+    Examples:
         >>> file = File("bucket/a.parquet", "a.parquet", 100)
         >>> held = Fetched(None, file=file, held={(90, 100): pa.py_buffer(b"0123456789")})
         >>> held.fetch(file, [(92, 95)])[0].to_pybytes()
@@ -297,7 +297,7 @@ class Fetched(Store):
 def coalesce(ranges: Iterable[tuple[int, int]], *, hole_bytes: int = HOLE_BYTES) -> list[Range]:
     """Merges byte ranges that overlap or lie at most `hole_bytes` apart.
 
-    Example:
+    Examples:
         >>> coalesce([(100, 200), (0, 50), (200, 300), (90_000_000, 90_000_001)])
         [Range(start=0, end=300), Range(start=90000000, end=90000001)]
     """

@@ -35,7 +35,7 @@ _SECOND: Final = 10**9
 def told_stamp(info: Mapping[str, Any]) -> str | None:
     """Returns the etag or the time that a file system of fsspec tells of a file; None if it tells neither.
 
-    Example:
+    Examples:
         >>> told_stamp({"name": "a", "size": 3, "ETag": '"5d41"', "LastModified": "2026-01-01"})
         'etag "5d41"'
     """

@@ -114,7 +114,7 @@ class ChunksKernel(SourceKernel):
 def chunked(splits: Splits, schema: pa.Schema) -> Dataset:
     """Returns a dataset of these chunks.
 
-    Example:
+    Examples:
         >>> batch = pa.record_batch({"x": [1, 2, 3]})
         >>> chunked([[batch.slice(0, 0), batch.slice(0, 1)], [batch.slice(1)]], batch.schema).num_rows
         3
@@ -125,7 +125,7 @@ def chunked(splits: Splits, schema: pa.Schema) -> Dataset:
 def cut(batch: pa.RecordBatch, sizes: Sequence[int]) -> list[pa.RecordBatch]:
     """Returns slices of these sizes, in turn and again from the first size, until all rows are cut.
 
-    Example:
+    Examples:
         >>> [part.num_rows for part in cut(pa.record_batch({"x": [1, 2, 3, 4]}), [1, 0, 2])]
         [1, 0, 2, 1]
     """
@@ -158,7 +158,7 @@ def chunkings(table: pa.Table) -> dict[str, list[list[pa.RecordBatch]]]:
 def holding_slices(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns a batch in which no column is a slice, but the values of its lists are.
 
-    Example:
+    Examples:
         >>> batch = pa.record_batch({"x": pa.array([[1], [2]], pa.list_(pa.int8(), 1))})
         >>> column = holding_slices(batch)["x"]
         >>> column.to_pylist(), column.offset, column.values.offset

@@ -17,7 +17,7 @@ PATIENCE_SECONDS: Final = 30.0
 class FakeClock:
     """A clock that stands still until it is told to move.
 
-    Example:
+    Examples:
         >>> clock = FakeClock()
         >>> clock.advance(1.5)
         >>> clock.now()
@@ -77,7 +77,7 @@ class _Waits:
 class Gate(_Waits):
     """Holds every thread that passes until the gate is open, and counts arrivals.
 
-    Example:
+    Examples:
         >>> gate = Gate()
         >>> gate.open()
         >>> gate.pass_through()
@@ -114,7 +114,7 @@ class Gate(_Waits):
 class Sequencer(_Waits):
     """Makes blocks run in the order of their numbers, whichever thread comes first.
 
-    Example:
+    Examples:
         >>> sequencer = Sequencer()
         >>> with sequencer(0):
         ...     first = "done"

@@ -37,7 +37,7 @@ MAX_BATCHES: Final = 200
 def batches_of(dataset: Dataset, *, epoch: int = 0) -> list[pa.RecordBatch]:
     """Returns the batches of one epoch.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> [batch.num_rows for batch in batches_of(af.range(5).batch(3))]
         [3, 2]

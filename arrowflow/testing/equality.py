@@ -15,7 +15,7 @@ import pyarrow as pa
 def assert_same_values(found: pa.Array, expected: pa.Array, what: str = "values") -> None:
     """Raises `AssertionError` unless two arrays have the same type, validity and valid values.
 
-    Example:
+    Examples:
         >>> assert_same_values(pa.array([1.0, float("nan")]), pa.array([1.0, float("nan")]))
         >>> assert_same_values(pa.array([1, 2]), pa.array([1, None]))
         Traceback (most recent call last):

@@ -47,7 +47,7 @@ class Fault:
         when: Tells by the argument of a call whether the call is hit.
         fn: The function for all other calls.
 
-    Example:
+    Examples:
         >>> fault = Fault(returning("wrong"), at=1)
         >>> fault("a"), fault("b"), fault("c"), fault.calls
         ('a', 'wrong', 'c', 3)
@@ -84,7 +84,7 @@ class Fault:
 def failing(elements: Iterable[Any], error: BaseException) -> Callable[[], Iterator[Any]]:
     """Returns a generator function that yields `elements` and then raises `error`.
 
-    Example:
+    Examples:
         >>> list(failing([1, 2], ValueError("gone"))())
         Traceback (most recent call last):
         ValueError: gone

@@ -46,7 +46,7 @@ MAX_BATCHES: Final = 12
 def paths_in(value: Any, path: Path = ()) -> Iterator[Path]:
     """Yields the way to each part of a JSON value, and to the value itself.
 
-    Example:
+    Examples:
         >>> list(paths_in({"a": [5]}))
         [(), ('a',), ('a', 0)]
     """
@@ -59,7 +59,7 @@ def paths_in(value: Any, path: Path = ()) -> Iterator[Path]:
 def forged(state: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
     """Returns a state in which a part has another value, with the digests that fit.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> state = iter(af.range(3)).state_dict()
         >>> forged(state, ("epoch",), 5)["epoch"]

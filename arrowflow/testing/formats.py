@@ -71,7 +71,7 @@ def check_format(
     Raises:
         AssertionError: The format breaks a contract, or no file has several splits.
 
-    Example:
+    Examples:
         >>> import pyarrow.parquet as pq
         >>> from arrowflow.formats import find
         >>> check_format(find("parquet"), lambda table, path: pq.write_table(table, path, row_group_size=25))

@@ -41,7 +41,7 @@ def check_ranks(apply: Callable[[Dataset], Dataset], table: pa.Table, *, parts_d
         table: Some ten rows for the operator.
         parts_differ: Whether a part of the input, run for itself, may give other rows.
 
-    Example:
+    Examples:
         >>> check_ranks(lambda ds: ds.unique("x"), pa.table({"x": [1, 2, 2, 3]}))
     """
     rows = pa.concat_tables([table] * -(-ROWS // table.num_rows)).combine_chunks().to_batches()[0]

@@ -11,7 +11,7 @@ from arrowflow.workarounds.slices import rebased
 def has_dictionary(type: pa.DataType) -> bool:
     """Returns whether a type is a dictionary, or has one inside.
 
-    Example:
+    Examples:
         >>> has_dictionary(pa.list_(pa.dictionary(pa.int8(), pa.string())))
         True
     """
@@ -30,7 +30,7 @@ def masked(array: pa.Array) -> pa.Array:
     pyarrow puts code 0 beneath a null, even for an empty dictionary. It can then neither decode nor validate its own
     array (pyarrow 22 to 26). Codes that are out of range and not beneath a null stay.
 
-    Example:
+    Examples:
         >>> rows = pa.array([None], pa.struct([("x", pa.dictionary(pa.int8(), pa.string()))]))
         >>> masked(rows).field(0).indices.to_pylist()
         [None]

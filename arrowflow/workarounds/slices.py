@@ -16,7 +16,7 @@ def rebased(array: pa.Array) -> pa.Array:
     `take` and `filter` read the first rows of the whole instead. Such an array is copied; others are returned
     unchanged.
 
-    Example:
+    Examples:
         >>> inner = pa.array([[0], [1], [2]], pa.list_(pa.int8(), 1))
         >>> whole = pa.FixedSizeListArray.from_arrays(inner.slice(1), 1)
         >>> rebased(whole).take(pa.array([0])).to_pylist()
@@ -60,7 +60,7 @@ def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
     Raises:
         ForkError: Polars cannot read anything in this process.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> batch = pa.record_batch({"x": pa.array([[0], None, [2]], pa.list_(pa.int8(), 1))})
         >>> pl.DataFrame(readable(batch.slice(1)))["x"].to_list()
@@ -80,7 +80,7 @@ def polars_frame(batch: pa.RecordBatch, *, rechunk: bool = True) -> pl.DataFrame
         SchemaError: Polars lacks the type of a column, such as a time in a zone that it does not know.
         ForkError: Polars cannot read anything in this process.
 
-    Example:
+    Examples:
         >>> polars_frame(pa.record_batch({"": [1], "column_0": [2]})).columns
         ['', 'column_0']
     """
@@ -123,7 +123,7 @@ def concatenable(array: pa.Array) -> pa.Array:
     For an empty slice inside a list, Polars hands over its start but no bytes, and `concat_arrays` reads after their
     end (Polars 2.1). Such an array is made anew; others are returned unchanged.
 
-    Example:
+    Examples:
         >>> nothing = pa.array([1, 2]).slice(2)
         >>> concatenable(pa.ListArray.from_arrays([0, 0], nothing)).values.offset
         0

@@ -24,7 +24,7 @@ def with_metadata(schema: pa.Schema, sources: Sequence[pa.Schema]) -> pa.Schema:
         schema: The columns to write.
         sources: The schemas of what was read; of two values for one key, the first is taken.
 
-    Example:
+    Examples:
         >>> source = pa.schema({"x": pa.int8(), "y": pa.int8()}, metadata={"of": "me", "names": '["y"]'})
         >>> with_metadata(pa.schema({"x": pa.int8()}), [source]).metadata
         {b'of': b'me'}

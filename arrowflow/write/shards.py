@@ -234,7 +234,7 @@ def _in_one_piece(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 def value_bits(rows: pa.RecordBatch) -> int:
     """Returns the bits that the values of some rows take; two batches together take exactly the sum.
 
-    Example:
+    Examples:
         >>> batch = pa.record_batch({"x": pa.array([1, 2], pa.int32()), "s": ["a", "bcd"]})
         >>> value_bits(batch), [value_bits(batch.slice(row, 1)) for row in (0, 1)]
         (164, [74, 90])

@@ -27,7 +27,7 @@ def batch_digest(batch: pa.RecordBatch, once: bool = True) -> bytes:
         batch: The batch.
         once: Whether the batch is read the first time only; not for a batch whose memory somebody may write to.
 
-    Example:
+    Examples:
         >>> one = pa.record_batch({"x": [1, None, 3]})
         >>> batch_digest(one.slice(1)) == batch_digest(pa.record_batch({"x": [None, 3]}))
         True

@@ -70,7 +70,7 @@ def _called(code: types.CodeType) -> tuple[Any, ...]:
 def constant_text(value: object) -> str:
     """Returns a constant as `repr` does, with the values of sets sorted: their own order changes by process.
 
-    Example:
+    Examples:
         >>> constant_text((1, frozenset(("b", "a"))))
         "(1, frozenset({'a', 'b'}))"
     """
@@ -96,7 +96,7 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 def names_in(code: types.CodeType) -> Names:
     """Returns the names that code refers to.
 
-    Example:
+    Examples:
         >>> names_in((lambda x: [abs(y.real) for y in x]).__code__)[:2]
         (('abs',), ('real',))
     """

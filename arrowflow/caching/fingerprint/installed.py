@@ -20,7 +20,7 @@ _WITHOUT_FILES = ("built-in", "frozen")
 def is_installed(module: str) -> bool:
     """Returns whether a module belongs to Python or to an installed package, so that its version tells its behaviour.
 
-    Example:
+    Examples:
         >>> is_installed("json.decoder"), is_installed("numpy"), is_installed("__main__")
         (True, True, False)
     """
@@ -79,7 +79,7 @@ def version_of(module: str) -> str:
     The result does not depend on whether the module has been imported. A module in the folder of packages that belongs
     to no package has the digest of its files as its version.
 
-    Example:
+    Examples:
         >>> import numpy
         >>> version_of("numpy.linalg") == numpy.__version__
         True

@@ -62,7 +62,7 @@ class Name(NamedTuple):
         checksum: XXH3 of the file, in 64 bits.
         end: Whether no row follows it.
 
-    Example:
+    Examples:
         >>> Name(4096, 1000, 0xC0FFEE, True).render()
         '000000000004096-1000-0000000000c0ffee-end.arrow'
         >>> Name.parse("000000000004096-1000-0000000000c0ffee-end.arrow").num_rows

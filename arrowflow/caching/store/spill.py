@@ -85,7 +85,7 @@ class SpillFile:
             CacheFullError: There is no room for the chunk.
             WriteError: The chunk cannot be written.
 
-        Example:
+        Examples:
             >>> chunk = pa.record_batch({"x": [1, 2, 3]})
             >>> SpillFile(tempfile.gettempdir()).move(chunk).chunk.equals(chunk)
             True

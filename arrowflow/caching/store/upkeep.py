@@ -90,7 +90,7 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
         PlanError: `path` is no path of a local folder.
         SourceError: The folder cannot be listed, or is a file.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> for entry in af.cache_info("cache"):
         ...     print(entry.fingerprint, entry.bytes, entry.complete, entry.last_used)
@@ -124,7 +124,7 @@ def cache_clear(
         SourceError: The folder cannot be listed, or is a file.
         WriteError: A file cannot be removed; all others have been.
 
-    Example:
+    Examples:
         >>> import arrowflow as af
         >>> af.cache_clear("cache", older_than="7d", max_bytes="100GiB")
         []

@@ -222,7 +222,7 @@ def decimal_digits(value: object, type: pa.DataType) -> int:
 def stored_integer(value: object, type: pa.DataType) -> int:
     """Returns the integer that Arrow stores for the temporal `value` in a column of `type`.
 
-    Example:
+    Examples:
         >>> import datetime, pyarrow as pa
         >>> stored_integer(datetime.date(1995, 1, 1), pa.date32())
         9131

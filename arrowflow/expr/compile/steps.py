@@ -63,7 +63,7 @@ class Where:
 class Project:
     """All columns of the output, in order, by name.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from arrowflow.expr.parse.expression import parse_expression
         >>> twice = parse_expression(pl.col("x") * 2, operator="with_columns")

@@ -34,7 +34,7 @@ class Expr:
         columns: The columns that it reads, sorted. The columns of a selector are unknown before `expand`.
         form: The serialised form of `source`, if it is there already.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> expr = parse_expression(pl.col("price") * (1 - pl.col("discount")), operator="select")
         >>> expr.engine, expr.name, expr.columns
@@ -112,7 +112,7 @@ def parse_expression(value: object, *, operator: str, allow_name: bool = False) 
     Raises:
         PlanError: `value` is something else, or is not provably element-wise.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> parse_expression(pl.col("x") - pl.col("x").mean(), operator="select")
         Traceback (most recent call last):
@@ -184,7 +184,7 @@ def _shown(value: Source) -> str:
 def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
     """Returns one expression per output of `expr` on `schema`, with selectors, `pl.all()` and regexes resolved.
 
-    Example:
+    Examples:
         >>> import polars as pl, pyarrow as pa
         >>> schema = pa.schema([("a", pa.int32()), ("b", pa.int64())])
         >>> [part.name for part in expand(parse_expression(pl.all() * 2, operator="select"), schema)]

@@ -78,7 +78,7 @@ def serialised(expr: pl.Expr) -> str:
     Raises:
         polars.exceptions.ComputeError: Polars cannot write the expression as JSON, because it holds a Python function.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> expr = pl.col("x").is_in(range(5000))
         >>> len(serialised(expr)) < 300, whole(serialised(expr)) == expr.meta.serialize(format="json")
@@ -154,7 +154,7 @@ def _packed(node: Json) -> bytes | None:
 def lifted(text: str) -> str:
     """Returns a JSON form as Polars wrote it with its long constants lifted out.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> text = pl.col("x").is_in(range(5000)).meta.serialize(format="json")
         >>> len(text) > 50_000, len(lifted(text)) < 300, whole(lifted(text)) == text

@@ -206,7 +206,7 @@ def _keys(node: Json) -> Iterator[str]:
 def function_path(function: Json) -> tuple[str, str, Json]:
     """Returns family (or ""), name and settings of the serialised `function`.
 
-    Example:
+    Examples:
         >>> function_path({"Boolean": {"IsIn": {"nulls_equal": False}}})
         ('Boolean', 'IsIn', {'nulls_equal': False})
     """

@@ -212,7 +212,7 @@ def cast_to_struct(text: str) -> tuple[Subexpression, ...]:
 def struct_fields(text: str) -> dict[str, frozenset[str]]:
     """Returns the columns of which the expression with the JSON form `text` reads single fields alone, with the fields.
 
-    Example:
+    Examples:
         >>> text = (pl.col("s").struct.field("a") + pl.col("x")).meta.serialize(format="json")
         >>> struct_fields(text)
         {'s': frozenset({'a'})}

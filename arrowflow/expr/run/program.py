@@ -64,7 +64,7 @@ class Program:
         Raises:
             DataError: A value breaks a computation: a null in a stack, a number that a cast cannot hold.
 
-        Example:
+        Examples:
             >>> import polars as pl, pyarrow as pa
             >>> from arrowflow.expr import Keep, Project, Where, compile_steps, parse_expression
             >>> batch = pa.RecordBatch.from_pydict({"x": [1, 2, 3]})
@@ -192,7 +192,7 @@ def output_fields(expr: Expr, schema: pa.Schema) -> list[pa.Field]:
     Raises:
         PlanError: `expr` reads a column that does not exist, or its engine cannot compute with its type.
 
-    Example:
+    Examples:
         >>> import polars as pl, pyarrow as pa
         >>> from arrowflow.expr import parse_expression
         >>> output_fields(parse_expression(pl.col("x") / 2, operator="select"), pa.schema([("x", pa.int32())]))

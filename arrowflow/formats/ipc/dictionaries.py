@@ -12,7 +12,7 @@ from arrowflow.workarounds.codes import has_dictionary
 def same_file(batches: Sequence[pa.RecordBatch]) -> bool:
     """Returns whether record batches of one schema have the same dictionaries.
 
-    Example:
+    Examples:
         >>> first, other = (pa.record_batch({"x": pa.array([x]).dictionary_encode()}) for x in "ab")
         >>> same_file([first, first]), same_file([first, other])
         (True, False)

@@ -60,7 +60,7 @@ def map_private(path: str, start: int = 0, stop: int = 0) -> pa.Buffer:
         OSError: The file cannot be mapped. `ENOMEM` means that there is no room for one more map, and reading may still
         work.
 
-    Example:
+    Examples:
         >>> import pathlib, tempfile
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "a"
         >>> _ = file.write_bytes(b"abc")

@@ -40,7 +40,7 @@ def stripes(tail: bytes) -> tuple[Stripe, ...]:
     Raises:
         SourceError: The bytes are no such message.
 
-    Example:
+    Examples:
         >>> stripe = bytes([0x08, 3, 0x10, 10, 0x18, 20, 0x20, 5, 0x28, 7])
         >>> footer = bytes([0x1A, len(stripe)]) + stripe
         >>> stripes(bytes([0x12, len(footer)]) + footer)

@@ -158,7 +158,7 @@ def has_checksum(header: bytes) -> bool:
 
     The three fields before `crc` are always present: type, uncompressed and compressed size (parquet.thrift).
 
-    Example:
+    Examples:
         >>> has_checksum(bytes([0x15, 0, 0x15, 0x80, 1, 0x15, 0x80, 1, 0x15, 7, 0x1C]))
         True
         >>> has_checksum(bytes([0x15, 0, 0x15, 0x80, 1, 0x15, 0x80, 1, 0x2C, 0x15]))

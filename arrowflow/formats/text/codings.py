@@ -43,7 +43,7 @@ _ZEROS: Final[dict[tuple[bool, ...], str]] = {
 def codec_of(file: File) -> str | None:
     """Returns the codec of a file by the end of its name.
 
-    Example:
+    Examples:
         >>> codec_of(File("x/a.csv.GZ", "a.csv.GZ", 1))
         'gzip'
     """
@@ -53,7 +53,7 @@ def codec_of(file: File) -> str | None:
 def ending_of(start: bytes) -> str | None:
     r"""Returns the ending of the names of files that are compressed as the first bytes of one tell.
 
-    Example:
+    Examples:
         >>> ending_of(b"\x1f\x8b\x08"), ending_of(b"x,y")
         ('.gz', None)
     """
@@ -64,7 +64,7 @@ def ending_of(start: bytes) -> str | None:
 def packing_of(start: bytes) -> str | None:
     r"""Returns what to do with a file that is packed in a way that no codec here unpacks, as the first bytes of one tell.
 
-    Example:
+    Examples:
         >>> packing_of(b"PK\x03\x04")
         'the file is a zip archive; read a file in it as zip://name.csv::archive.zip'
         >>> packing_of(b"x,y")
@@ -75,7 +75,7 @@ def packing_of(start: bytes) -> str | None:
 def encoding_of(start: bytes) -> str | None:
     r"""Returns the encoding of a text of two or four bytes a letter, as the first bytes of one tell; None for others.
 
-    Example:
+    Examples:
         >>> encoding_of("x,y".encode("utf-16")), encoding_of("x,y,z".encode("utf-16-be")), encoding_of(b"x,y")
         ('utf-16', 'utf-16-be', None)
     """
@@ -92,7 +92,7 @@ def checked_encoding(operator: str, given: Any) -> str:
     Raises:
         PlanError: Python knows no such encoding of texts.
 
-    Example:
+    Examples:
         >>> checked_encoding("read_csv", "latin1")
         'iso8859-1'
     """

@@ -26,7 +26,7 @@ def as_texts(data: pa.Buffer, types: pa.Schema) -> pa.Buffer:
         data: Objects, one after the other.
         types: The types of the columns; those of lists and structs say the types of what is in them.
 
-    Example:
+    Examples:
         >>> types = pa.schema({"x": pa.string()})
         >>> as_texts(pa.py_buffer(b'{"x": [1, null], "y": 2} {"x": "a"}'), types).to_pybytes()
         b'{"x": "[1, null]", "y": 2} {"x": "a"}'

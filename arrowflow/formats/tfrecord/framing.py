@@ -217,7 +217,7 @@ def _crcs_at(data: memoryview, positions: Ints) -> Any:
 def compression_of(head: bytes) -> str:
     """Returns the compression of a file that starts with `head`. The CRC of the first length leaves no doubt.
 
-    Example:
+    Examples:
         >>> import gzip, zlib
         >>> [compression_of(data) for data in (b"", gzip.compress(b"..."), zlib.compress(b"..."))]
         ['none', 'gzip', 'zlib']

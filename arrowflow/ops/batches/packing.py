@@ -120,7 +120,7 @@ def first_fit_decreasing(sizes: Integers, room: int) -> Integers:
     algorithm is FFD(I) <= 11/9 OPT(I) + 6/9", ESCAPE 2007). The tournament tree of Johnson finds the first bin ("Fast
     algorithms for bin packing", J. Comput. Syst. Sci. 8 (1974)): a node holds the most room of a bin below it.
 
-    Example:
+    Examples:
         >>> first_fit_decreasing(np.array([3, 8, 4, 5]), 10).tolist()
         [2, 0, 1, 1]
     """

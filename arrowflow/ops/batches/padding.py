@@ -37,7 +37,7 @@ def is_list(type: pa.DataType) -> bool:
 def lengths_of(column: pa.Array) -> Lengths:
     """Returns the length of each list, string or binary, from offsets alone; a null has length 0.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> lengths_of(pa.array([[1, 2], None, []], pa.list_(pa.int8()))).tolist()
         [2, 0, 0]
@@ -200,7 +200,7 @@ def column_padding(
     Raises:
         PlanError: There are more lengths than levels; or the value does not have this type.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> padded, lengths = column_padding("x", pa.list_(pa.int8()), (), 7).pad(pa.array([[1, 2], []], pa.list_(pa.int8())))
         >>> padded.to_pylist(), lengths.tolist()
@@ -262,7 +262,7 @@ def padding_value(name: str, type: pa.DataType, value: Any) -> pa.Array:
     Raises:
         PlanError: The value does not have this type, or the type has no padding.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> padding_value("x", pa.string(), None).to_pylist()
         ['']
@@ -280,7 +280,7 @@ def padding_value(name: str, type: pa.DataType, value: Any) -> pa.Array:
 def plain(value: Any) -> Any:
     """Returns a NumPy number as a Python number, and any other value as it is.
 
-    Example:
+    Examples:
         >>> plain(np.int64(3)), plain(np.bool_(True)), plain("x")
         (3, True, 'x')
     """

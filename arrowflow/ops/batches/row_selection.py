@@ -83,7 +83,7 @@ class KeptChunks:
 def first_late(oldest: int, max_lag_rows: int) -> int:
     """Returns the row before which the batch of row `oldest` is emitted short: at most `max_lag_rows` are held.
 
-    Example:
+    Examples:
         >>> first_late(oldest=0, max_lag_rows=2)  # rows 0 and 1 may be held
         2
     """

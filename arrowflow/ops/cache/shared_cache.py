@@ -104,7 +104,7 @@ def is_address(path: object) -> bool:
     Raises:
         PlanError: It is an address that is no place for a cache.
 
-    Example:
+    Examples:
         >>> is_address("s3://bucket/cache"), is_address("cache")
         (True, False)
     """

@@ -318,7 +318,7 @@ def names_on(chosen: Sequence[Any], schema: pa.Schema) -> tuple[str, ...]:
     Raises:
         PlanError: A column is unknown.
 
-    Example:
+    Examples:
         >>> import polars.selectors as cs
         >>> schema = pa.schema({"a": pa.int8(), "b": pa.string(), "c": pa.int8()})
         >>> names_on(chosen_columns("drop", ["c", cs.integer()]), schema)

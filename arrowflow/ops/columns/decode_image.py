@@ -250,7 +250,7 @@ def _as_lists(pixels: pa.Buffer, rows: int, shape: tuple[int, ...], images: pa.A
 def pixel_type(shape: tuple[int, ...]) -> pa.DataType:
     """Returns the type of a column of pixels.
 
-    Example:
+    Examples:
         >>> print(pixel_type((2, 4, 3)))
         fixed_size_list<item: fixed_size_list<item: fixed_size_list<item: uint8>[3]>[4]>[2]
     """

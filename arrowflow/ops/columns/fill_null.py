@@ -105,7 +105,7 @@ def constant(value: Any) -> Any:
 def holds(type: pa.DataType, value: Any) -> bool:
     """Whether a column of `type` takes `value` as it is: whole numbers go into every number, fractions do not.
 
-    Example:
+    Examples:
         >>> holds(pa.float32(), 0), holds(pa.int32(), 0.5)
         (True, False)
     """

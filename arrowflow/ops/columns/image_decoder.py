@@ -85,7 +85,7 @@ class Header(NamedTuple):
 def header(data: memoryview) -> Header:
     """Returns what the bytes of an image say of its size and end.
 
-    Example:
+    Examples:
         >>> header(memoryview(b"GIF89a"))
         Header(width=0, height=0, is_whole=True, shrinks=False)
     """
@@ -137,7 +137,7 @@ class Box(NamedTuple):
 def centre_box(width: int, height: int, to: tuple[int, int]) -> Box:
     """Returns the largest part in the middle of an image that has the shape of `to`, which is (height, width).
 
-    Example:
+    Examples:
         >>> centre_box(500, 375, (224, 224))
         Box(left=62, top=0, width=375, height=375)
     """

@@ -37,7 +37,7 @@ MIN_LANE_ELEMENTS = 8
 def operator_key(place: int) -> tuple[int, ...]:
     """Returns a key that differs between operators, but not between the elements of one `interleave`.
 
-    Example:
+    Examples:
         >>> operator_key(3), operator_key(((3 + 1) << ELEMENT_BITS | 71) << PLACE_BITS | 2)
         ((3,), (3, 2))
     """

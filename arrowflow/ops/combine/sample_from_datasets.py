@@ -236,7 +236,7 @@ def stratified(num_rows: int, key: tuple[int, ...]) -> npt.NDArray[np.uint32]:
         num_rows: How many; a multiple of 4,096.
         key: The numbers are a function of this key.
 
-    Example:
+    Examples:
         >>> sorted((stratified(4096, (7, 1))[:16] >> 28).tolist())
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
     """

@@ -50,7 +50,7 @@ _WAYS: Final[dict[type, str]] = {
 def function_name(fn: Callable[..., Any]) -> str:
     """Returns the name by which a person knows a function.
 
-    Example:
+    Examples:
         >>> function_name(len)
         'len'
     """
@@ -67,7 +67,7 @@ def code_digest(fn: Callable[..., Any]) -> str:
     covers neither the functions that it calls, nor lists, dicts, attributes of objects and variables that the function sets:
     these may change while a run goes on.
 
-    Example:
+    Examples:
         >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 1)
         True
         >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 2)

@@ -48,7 +48,7 @@ def reordered(
     Raises:
         pyarrow.ArrowInvalid: Texts or lists of all chunks take more than 2 GiB a column.
 
-    Example:
+    Examples:
         >>> chunks = [pa.record_batch({"x": [1, 2]}), pa.record_batch({"x": [3]})]
         >>> reordered(chunks, np.array([2, 0, 1]), Recycler(1 << 30)).to_pydict()
         {'x': [3, 1, 2]}

@@ -64,7 +64,7 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
 def divisor(size: int | None, most: int) -> int:
     """Returns the largest number of lanes up to a limit that divides a batch.
 
-    Example:
+    Examples:
         >>> divisor(24, 16), divisor(None, 16)
         (12, 16)
     """

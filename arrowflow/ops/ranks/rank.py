@@ -26,7 +26,7 @@ class Rank(NamedTuple):
     def share(self, count: int) -> tuple[int, int]:
         """Returns its part of so many rows or lanes, as (first, before); nothing if there is not one for each process.
 
-        Example:
+        Examples:
             >>> [Rank(number, 3, 1).share(8) for number in range(3)]
             [(0, 2), (2, 5), (5, 8)]
         """

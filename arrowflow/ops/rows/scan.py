@@ -186,7 +186,7 @@ def state_text(state: object, what: str) -> str:
     Raises:
         FunctionError: The state is not JSON, or too large for a position.
 
-    Example:
+    Examples:
         >>> state_text({"seen": 3}, "the state")
         '{"seen": 3}'
     """

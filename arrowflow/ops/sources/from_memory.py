@@ -278,7 +278,7 @@ def changed_schema(schema: pa.Schema) -> pa.Schema | None:
 def given_schema(operator: str, schema: object) -> pa.Schema | None:
     """Returns an argument `schema` with the types that travel inside a pipeline; None where it was not given.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> given_schema("map", {"x": pl.Float32, "y": "int8"}).types
         [DataType(float), DataType(int8)]

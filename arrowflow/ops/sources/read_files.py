@@ -291,7 +291,7 @@ class FileContents(NamedTuple):
 def split_starts(files: Sequence[File]) -> list[int]:
     """Returns the number of the first file of each split.
 
-    Example:
+    Examples:
         >>> split_starts([File("a", "a", 3 << 20), File("b", "b", 2 << 20), File("c", "c", 9 << 20)])
         [0, 1, 2]
     """

@@ -46,7 +46,7 @@ _ENDPOINTS: Final = (
 def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
     """Returns the identity of files. Asks file systems only for facts that their listings left out.
 
-    Example:
+    Examples:
         >>> found = files_identity(Store(pafs.LocalFileSystem()), [File("/a/b.csv", "b.csv", 9, mtime_ns=5)])
         >>> found["files"]
         (['/a/b.csv'], [9], [5])
@@ -127,7 +127,7 @@ def _archive_stamp(archive: Any) -> Any:
 def system_identity(filesystem: Any) -> tuple[Any, ...]:
     """Returns the identity of a file system: it differs where the same paths mean other files.
 
-    Example:
+    Examples:
         >>> system_identity(pafs.LocalFileSystem())
         ('local',)
     """

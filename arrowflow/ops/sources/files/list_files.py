@@ -202,7 +202,7 @@ def as_url(path: str, roots: Sequence[Root]) -> str:
     Raises:
         SourceError: The path lies under no root.
 
-    Example:
+    Examples:
         >>> as_url("bucket/a b.parquet", [Root("bucket", "s3://bucket", "?region=x", quoted=True)])
         's3://bucket/a%20b.parquet?region=x'
     """

@@ -181,7 +181,7 @@ def discover(
         SchemaError: Folders have different keys, or values that do not fit their type.
         PlanError: There are no such folders although they are asked for.
 
-    Example:
+    Examples:
         >>> files = [File(f"/data/year={year}/a.parquet", "", 9, start=5) for year in (2023, 2024)]
         >>> discover(files, partitioning="auto", target=None, operator="read_parquet").values.to_pydict()
         {'year': [2023, 2024]}

@@ -1,0 +1,42 @@
+"""The site: each public name has a place in the reference, each page one in the menu, and no link is broken."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import arrowflow as af
+import arrowflow.testing
+
+pytestmark = pytest.mark.any_version
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+WITH_MEMBERS = {"Loader", "Iterator", "image"}
+"""Their page shows everything in them."""
+
+
+def test_each_public_name_is_in_the_reference_once() -> None:
+    shown = [
+        name
+        for page in sorted(REFERENCE.glob("*.md"))
+        for name in re.findall(r"^::: arrowflow\.(\S+)$", page.read_text(encoding="utf-8"), re.M)
+    ]
+    methods = [f"Dataset.{name}" for name in vars(af.Dataset) if not name.startswith("_")]
+    assert sorted(shown) == sorted({*af.__all__, *methods, "testing"})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the group `docs`")
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    # `--strict` fails for a page that the menu lacks, a broken link or anchor, and a name that cannot be found.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    page = (tmp_path / "site/reference/dataset-batches/index.html").read_text(encoding="utf-8")
+    assert "arrowflow.Dataset.shuffle" in page
