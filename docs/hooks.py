@@ -8,4 +8,4 @@ from typing import Any
 
 def on_page_markdown(markdown: str, *, config: Any, **_: object) -> str:
     """Lets links such as `../examples/ddp.py` lead to the repository; called by MkDocs for each page."""
-    return re.sub(r"\]\(\.\./(?!reference/)", f"]({config.repo_url}/blob/main/", markdown)
+    return re.sub(r"\]\(\.\./(?!reference/)", f"]({config.extra['source']}/blob/main/", markdown)
