@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all coverage soak lint format docs bench bench-quick bars profile setup clean
+.PHONY: demo test test-all coverage soak lint format docs release bench bench-quick bars profile setup clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/tpch.py
@@ -50,6 +50,10 @@ format: $(VENV)/.installed-lint
 # The site, into site/; a warning is an error.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# Wheel and sdist into dist/, tried in clean environments of each Python here.
+release: $(VENV)/.made
+	$(BIN)/python -m tests.release
 
 # Beside other libraries, each in an environment of its own: forty minutes, and five minutes.
 bench: $(VENV)/.installed-bench
