@@ -22,7 +22,7 @@ demo: $(VENV)/.installed-demo
 
 # Before a commit: all that a change in the library may break, in a few minutes.
 test: $(VENV)/.installed-test
-	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 # And the tests with the marker `slow`: processes, clusters, other frameworks, thousands of plans.
 test-all: $(VENV)/.installed-test

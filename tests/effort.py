@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 
 FULL_EXAMPLES = 100
-"""The profiles `dev` and `ci` have a fifth of them, `quick` has a tenth, and `thorough` twenty times as many."""
+"""The profile `usual` has a tenth of them, and `thorough` twenty times as many."""
 
 
 def scaled(count: int) -> int:

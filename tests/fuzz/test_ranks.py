@@ -59,7 +59,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("how", ["parts", "whole", None])
-@settings(max_examples=scaled(500), database=None)
+@settings(max_examples=scaled(300), database=None)
 @given(data=st.data())
 def test_ranks_deliver_the_rows_of_the_plain_plan(how: Way | None, data: st.DataObject) -> None:
     case = data.draw(cases(how))

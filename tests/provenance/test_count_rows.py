@@ -47,13 +47,13 @@ def test_lanes_are_dealt_the_rows_that_are_left(path: Path, name: str) -> None:
     plan = rows.assert_cardinality(counts).shuffle(64, seed=1).batch(16, drop_remainder=True)
     for epoch in range(2):
         found = {}
-        for size in (1, 2, 8):
+        for size in (1, 4):
             datasets = ranks(lambda: plan, size)
             for _ in range(epoch):
                 steps_of(datasets)
             found[size] = steps_of(datasets)
             assert len(datasets[0]) == len(found[size])
-        assert found[1] == found[2] == found[8]
+        assert found[1] == found[4]
         assert len(set(ids(found[1]))) == len(ids(found[1])) == len(left) // 16 * 16
         assert set(ids(found[1])) <= set(left)
 

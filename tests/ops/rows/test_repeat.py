@@ -150,8 +150,11 @@ def states_of(ds: af.Dataset, steps: int) -> tuple[list[pa.RecordBatch], list[di
     return batches, states
 
 
+CHOSEN_ROWS = 1_900
+
+
 def choices(numbers: af.Dataset) -> af.Dataset:
-    sources = [af.range(start, start + 9_000) for start in (0, 10_000, 20_000)]
+    sources = [af.range(start, start + CHOSEN_ROWS) for start in (0, 10_000, 20_000)]
     return af.choose_from_datasets(sources, numbers)
 
 
@@ -167,8 +170,8 @@ SHORT: dict[str, Callable[[], af.Dataset]] = {
     ),
     "an order that does not": lambda: af.range(9).shuffle(9, seed=1).repeat().batch(4),
     "a mix": lambda: af.sample_from_datasets([af.range(9), af.range(50, 59)], seed=1).repeat().batch(4),
-    "choices": lambda: choices(af.range(3).repeat()).batch(700),
-    "choices that end": lambda: choices(af.range(3).repeat(5_600)).batch(700),
+    "choices": lambda: choices(af.range(3).repeat()).batch(140),
+    "choices that end": lambda: choices(af.range(3).repeat(1_120)).batch(140),
 }
 
 
@@ -180,7 +183,7 @@ def test_short_epochs_are_those_that_would_run(name: str, monkeypatch: pytest.Mo
     assert len(kept) == len(run_again) and all(map(pa.RecordBatch.equals, kept, run_again))
     for most, given in ((0, states), (16, others)):  # each goes on with the states of the other one
         monkeypatch.setattr(repeat, "MAX_KEPT_ITEMS", most)
-        for step in (0, 1, 7, 22):
+        for step in (0, 22):
             if step + 3 < len(kept):
                 with iter(SHORT[name]()) as resumed:
                     resumed.load_state_dict(given[step])
@@ -206,7 +209,7 @@ def test_short_epochs_run_once(
     kernel = RangeKernel.__init__
 
     def counted(self: RangeKernel, node: Range, *arguments: Any) -> None:
-        if node.start == 0 and node.stop != 9_000:
+        if node.start == 0 and node.stop != CHOSEN_ROWS:
             made.append(node)
         kernel(self, node, *arguments)
 
