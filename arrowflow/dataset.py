@@ -38,6 +38,7 @@ from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
 from arrowflow.iterator import Iterator as Run
+from arrowflow.kernels.gather import joined_batch
 from arrowflow.loaders.base import HandOver, Loader, MakeExport
 from arrowflow.loaders.dlpack import DlpackExport
 from arrowflow.loaders.export_request import ExportRequest, export_request
@@ -64,6 +65,7 @@ from arrowflow.ops.columns.decode_image import DecodeImage
 from arrowflow.ops.columns.drop import Drop
 from arrowflow.ops.columns.fill_null import FillNull
 from arrowflow.ops.columns.filter import Filter
+from arrowflow.ops.columns.join import Join
 from arrowflow.ops.columns.rename import Rename
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.columns.stack import Stack
@@ -102,7 +104,8 @@ from arrowflow.ops.rows.with_options import WithOptions
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
-from arrowflow.ops.sources.from_memory import FromMemory
+from arrowflow.ops.sources.from_arrow import from_arrow
+from arrowflow.ops.sources.from_memory import FromMemory, from_batches
 from arrowflow.options import AUTOTUNE, OnError, Options, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
@@ -460,6 +463,47 @@ class Dataset:
         return Dataset(Stack.of(self._plan, groups, dtype))
 
     # --------------------------------------------------------------------------------------------- rows
+
+    def join(
+        self,
+        table: Any,
+        on: str | Sequence[str],
+        *,
+        how: Literal["left", "inner"] = "left",
+        unique: bool = True,
+    ) -> Dataset:
+        """Looks up rows of a table in memory by a key, and appends the other columns of the table.
+
+        The rows keep their order. By default each row gives one row, so positions, splits and batches stay as they are. A
+        key with a null matches nothing, as in Polars and SQL; NaN equals NaN, and -0.0 0.0.
+
+        Memory: the table and an index of 16 to 40 bytes a row, charged to `Options.ram_budget`. Only columns that are
+        needed are looked up. Columns of many values are fast as one list of fixed size, such as an embedding.
+
+        Args:
+            table: What `af.from_arrow` takes: a `pyarrow.Table`, a Polars frame, or another dataset. What is not in memory
+                yet is read here, once. The table has to be finite.
+            on: The columns of the key, which have the same names and types in both.
+            how: What becomes of rows whose key the table lacks. "left" keeps them, with null in the new columns; "inner"
+                leaves them out.
+            unique: Whether each key comes once in the table; a key that comes twice is then an error. With False a row
+                comes once for each match, in the order of the table.
+
+        Raises:
+            PlanError: A column is unknown, or is in both; or the operator comes after `batch` and changes the number of
+                rows.
+            SchemaError: A key has another type in the table.
+            DataError: A key comes twice in the table; in `next()`.
+            BudgetError: The table and its index take more than the budget; when the dataset is iterated.
+
+        Example:
+            >>> import arrowflow as af, polars as pl
+            >>> users = pl.DataFrame({"user": [7, 8], "age": [31, 64]})
+            >>> clicks = af.from_arrow(pl.DataFrame({"user": [8, 7, 9]}))
+            >>> clicks.join(users, on="user").to_table().to_pydict()
+            {'user': [8, 7, 9], 'age': [64, 31, None]}
+        """
+        return Dataset(Join.of(self._plan, _in_memory(table), on, how=how, unique=unique))
 
     def filter(
         self,
@@ -2907,3 +2951,12 @@ def _portable(node: MappingOperator) -> Node:
     if node.executor == "process":
         check_portable(node.name, node.fn, function_name(node.fn))
     return node
+
+
+def _in_memory(table: Any) -> pa.RecordBatch:
+    """Returns the rows of a table, in one piece and with the types of a pipeline."""
+    plan = table._plan if isinstance(table, Dataset) else from_arrow(table)
+    if not isinstance(plan, FromMemory):
+        whole = Dataset(plan).to_table()
+        plan = from_batches(whole.to_batches(), whole.schema)
+    return joined_batch(list(plan.batches) or [pa.RecordBatch.from_pylist([], schema=plan.types)], "table")

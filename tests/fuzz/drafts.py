@@ -206,6 +206,10 @@ def _explode(draw: Draw, draft: Draft) -> Draft:
     )
 
 
+def _join(draw: Draw, draft: Draft) -> Draft:
+    return draft.then('.join(LOOKED_UP, "id").drop("j")')
+
+
 def _more_rows(draw: Draw, draft: Draft) -> Draft | None:
     if draft.rows > MOST_ELEMENTS:
         return None
@@ -358,6 +362,7 @@ STEPS: Final[dict[str, Step]] = {
     "noise": _noise,
     "pieces": _pieces,
     "explode": _explode,
+    "join": _join,
     "more rows": _more_rows,
     "split": _split,
     "resample": _resample,

@@ -115,6 +115,7 @@ COLUMNS: Final[dict[str, Pipeline]] = {
     "fill_null by column": of("floats", lambda rows, wide: rows.fill_null(each(wide, lambda name: 0.5))),
     "fill_null by arrow": of("texts", lambda rows, wide: rows.fill_null("")),
     "decode_image": of("whole", lambda rows, wide: rows.with_columns(image=pl.lit(PNG)).decode_image("image", 1)),
+    "join": of("keyed", lambda rows, wide: rows.select("key").join(wide.mixed.slice(0, 2).append_column("key", pa.array([0, 1])), "key")),
     "stack": of("whole", lambda rows, wide: rows.stack(a=wide.names[::2], b=wide.names[1::2])),
     "stack and cast": of("whole", lambda rows, wide: rows.stack(dtype="float64", a=wide.names)),
     "filter": of("mixed", lambda rows, wide: rows.filter(pl.col(wide.first) != 1)),

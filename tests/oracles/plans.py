@@ -168,6 +168,7 @@ class Op:
         """Whether a shuffle above orders the source below."""
         return self.name in COLUMN_OPS or self.name in {
             "filter",
+            "inner_join",
             "repeat",
             "prefetch",
             "with_options",
@@ -259,6 +260,10 @@ def mixed(ds: af.Dataset) -> list[af.Dataset]:
     return [ds.select("row", "x", "s"), others(), others().take(1)]
 
 
+LOOKED_UP = pl.DataFrame({"row": [*range(24, -1, -3), None], "y": [-1.0 * row for row in range(10)]})
+MATCHES = dict(LOOKED_UP.iter_rows())
+SEVERAL = pl.DataFrame({"row": [*range(20), *range(0, 20, 4)], "y": [row / 8 for row in range(25)]})
+
 Build = Callable[..., af.Dataset]
 LIBRARY: dict[str, Build] = {
     "select": lambda ds: ds.select("s", "row", x=pl.col("x") + 1.0),
@@ -274,6 +279,11 @@ LIBRARY: dict[str, Build] = {
         .stack(v=["x", "y"])
         .with_columns(x=pl.col("v").arr.get(0))
         .drop("v")
+    ),
+    "join": lambda ds: ds.join(LOOKED_UP, "row").with_columns(x=pl.coalesce("y", "x")).drop("y"),
+    "inner_join": lambda ds: ds.join(LOOKED_UP.select("row"), "row", how="inner"),
+    "all_matches": lambda ds: (
+        ds.join(SEVERAL, "row", how="inner", unique=False).with_columns(x=pl.col("y")).drop("y")
     ),
     "filter": lambda ds, kind: ds.filter(FILTERS[kind][0]),
     "take": lambda ds, count: ds.take(count),
@@ -352,7 +362,7 @@ LIBRARY: dict[str, Build] = {
 }
 LAST = ("padded_batch", "pack", "window")
 """Operators that make lists of all columns, which the others here know nothing of."""
-ONCE = ({"interleave", "flat_map", "explode"}, {"enumerate"}, {"zip"}, {"masked"})
+ONCE = ({"interleave", "flat_map", "explode", "all_matches"}, {"enumerate"}, {"zip"}, {"masked"})
 """Two of a group would make too many rows, or a column twice."""
 REFUSED_BEFORE_SPLIT = {
     "shuffle",
@@ -361,6 +371,7 @@ REFUSED_BEFORE_SPLIT = {
     "noise",
     "interleave",
     "flat_map",
+    "all_matches",
     "sample",
     "resample",
     "draw",
@@ -374,6 +385,8 @@ NUM_NODES = {
     "bucket": 2,
     "drop": 2,
     "explode": 3,
+    "join": 3,
+    "all_matches": 3,
     "rename": 2,
     "decode_image": 3,
     "cast": 2,
@@ -393,6 +406,7 @@ COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
     "rename": lambda r: r,
     "decode_image": lambda r: r,
     "cast": lambda r: r,
+    "join": lambda r: r | {"x": MATCHES.get(r["row"], r["x"])},
     "fill_null": lambda r: (
         r | {"x": -0.5 if r["x"] is None else r["x"], "s": "?" if r["s"] is None else r["s"]}
     ),
@@ -408,6 +422,8 @@ FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
 NEEDS_ROWS = (
     *(
         "filter",
+        "inner_join",
+        "all_matches",
         "take",
         "take_while",
         "explode",
@@ -623,6 +639,12 @@ def taken_while(below: Iterable[Segment], epoch: int, limit: int) -> Iterator[Se
 
 def twice(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
     return ((split, [row for row in rows for _ in range(2)]) for split, rows in below)
+
+
+def matched(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
+    for split, rows in below:
+        pairs = ((row, y) for row in rows for key, y in SEVERAL.iter_rows() if key == row["row"])
+        yield split, [row | {"x": y} for row, y in pairs]
 
 
 def skipped(below: Iterable[Segment], epoch: int, count: int) -> Iterator[Segment]:
@@ -923,6 +945,10 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "take_while": taken_while,
     "take_while_fn": taken_while,
     "explode": twice,
+    "inner_join": lambda below, epoch: (
+        (split, [r for r in rows if r["row"] in MATCHES]) for split, rows in below
+    ),
+    "all_matches": matched,
     "skip": skipped,
     "shard": sharded,
     "split": parted,
