@@ -477,7 +477,7 @@ class Dataset:
         The rows keep their order. By default each row gives one row, so positions, splits and batches stay as they are. A
         key with a null matches nothing, as in Polars and SQL; NaN equals NaN, and -0.0 0.0.
 
-        Memory: the table and an index of 16 to 40 bytes a row, charged to `Options.ram_budget`. Only columns that are
+        Memory: the table and an index of 28 to 52 bytes a row, charged to `Options.ram_budget`. Only columns that are
         needed are looked up. Columns of many values are fast as one list of fixed size, such as an embedding.
 
         Args:

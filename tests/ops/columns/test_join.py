@@ -201,7 +201,7 @@ def test_a_cache_of_another_table_is_another_one(tmp_path: Any) -> None:
 
 def test_table_and_index_are_charged_once_a_run() -> None:
     table = pl.DataFrame({"id": range(1 << 16), "x": np.zeros(1 << 16)})
-    held = (1 << 16) * (8 + 8) + 4 * (1 << 17) + (1 << 16) * 12
+    held = (1 << 16) * (8 + 8) + 4 * (1 << 18) + (1 << 16) * 12
     ds = af.range(1 << 10).join(table, "id")
     with iter(ds.concatenate(ds.select("id", "x"))) as batches:
         next(batches)
