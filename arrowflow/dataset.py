@@ -1603,13 +1603,25 @@ class Dataset:
         )
 
     def window(
-        self, size: int, *, shift: int | None = None, stride: int = 1, drop_remainder: bool = True
+        self,
+        size: int,
+        *,
+        shift: int | None = None,
+        stride: int = 1,
+        drop_remainder: bool = True,
+        by: str | Expression | None = None,
+        max_keys: int = 1_000_000,
     ) -> Dataset:
         """Combines `size` rows into one: columns become fixed-size lists, which loaders hand out as `(B, size)`.
 
         Windows side by side (`shift` and `stride` left out) are the rows' own memory; other windows are gathered. Windows begin
-        at rows 0, `shift`, 2 · `shift` and so on of the rows that reach `window`, whatever was filtered before, and whatever
-        series a row is of. For windows of each series make all of them, and keep those within one, as below.
+        at rows 0, `shift`, 2 · `shift` and so on of the rows that reach `window`, whatever was filtered before.
+
+        With `by=` they begin at these rows of each series, and hold rows of that series alone, wherever these lie. Windows
+        come in the order of their last rows; those that the end cuts short come after all others, by their first rows.
+        Memory: the rows of each series that later windows need, fewer than one window spans, take at most twice their size,
+        on top of `Options.ram_budget`. A state does not hold them. So a resumed run goes through the epoch again, from its
+        start to its place.
 
         Args:
             size: Rows of a window.
@@ -1617,9 +1629,14 @@ class Dataset:
             stride: Rows from one row of a window to the next.
             drop_remainder: Whether windows that the end cuts short are left out. A list of fixed size cannot be
                 short: with False, nulls stand for the missing rows. (In tf.data False is the default.)
+            by: The key of a series, a column or an expression: integers, booleans, strings, binaries or dates. Null is a
+                key like any other.
+            max_keys: The most series. One more is an error.
 
         Raises:
-            PlanError: `window` comes after `batch`.
+            PlanError: `window` comes after `batch`; or, once the plan is bound, a column of the key is unknown, or the key
+                is of another type.
+            BudgetError: There are more than `max_keys` series; in `next()`, in order.
 
         Example:
             >>> import arrowflow as af
@@ -1628,16 +1645,24 @@ class Dataset:
             >>> af.range(5).window(3, drop_remainder=False).to_table().to_pydict()
             {'id': [[0, 1, 2], [3, 4, None]]}
 
-            Windows of four rows of each series, every second row of it; `t` counts the rows of a series:
+            Windows of two rows of each series:
 
             >>> import polars as pl
-            >>> rows = af.from_arrow(pl.DataFrame({"series": [1] * 6 + [2] * 5, "t": [*range(6), *range(5)]}))
-            >>> series, t = pl.col("series").arr, pl.col("t").arr
-            >>> windows = rows.window(4, shift=1).filter((series.first() == series.last()) & (t.first() % 2 == 0))
-            >>> windows.to_table()["t"].to_pylist()
-            [[0, 1, 2, 3], [2, 3, 4, 5], [0, 1, 2, 3]]
+            >>> rows = af.from_arrow(pl.DataFrame({"series": ["a", "b", "a", "a", "b"], "t": [0, 0, 1, 2, 1]}))
+            >>> rows.window(2, shift=1, by="series").to_table().to_pydict()
+            {'series': [['a', 'a'], ['a', 'a'], ['b', 'b']], 't': [[0, 1], [1, 2], [0, 1]]}
         """
-        return Dataset(Window.of(self._plan, size, shift=shift, stride=stride, drop_remainder=drop_remainder))
+        return Dataset(
+            Window.of(
+                self._plan,
+                size,
+                shift=shift,
+                stride=stride,
+                drop_remainder=drop_remainder,
+                by=by,
+                max_keys=max_keys,
+            )
+        )
 
     # --------------------------------------------------------------------------------------------- work
 

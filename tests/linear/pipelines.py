@@ -134,6 +134,7 @@ COLUMNS: Final[dict[str, Pipeline]] = {
     "pack_sequences": of("keyed", lambda rows, wide: rows.select("tokens").pack_sequences("tokens", 4)),
     "unbatch": of("whole", lambda rows, wide: rows.batch(4).unbatch()),
     "window": of("whole", lambda rows, wide: rows.window(2)),
+    "window of series": of("keyed", lambda rows, wide: rows.drop("tokens").window(2, shift=1, by="key")),
     "group_by_window": of("keyed", lambda rows, wide: rows.group_by_window("key", 2)),
     "rejection_resample": of("keyed", lambda rows, wide: rows.rejection_resample("key", [0.5, 0.5], seed=1)),
     "rows": of("mixed", lambda rows, wide: rows.repeat(2).skip(1).take(9).assert_cardinality(9).shard(2, 0).enumerate().prefetch()),

@@ -28,6 +28,7 @@ from arrowflow.testing import chunked, cut
 from tests.ops.batches import test_bucket_by_sequence_length as bucketing
 from tests.ops.batches import test_group_by_window as grouping
 from tests.ops.batches import test_pack_sequences as packing
+from tests.ops.batches import test_series as series
 from tests.ops.batches import test_window as windows
 from tests.ops.tables import PNG
 
@@ -359,8 +360,11 @@ LIBRARY: dict[str, Build] = {
     "window": lambda ds, size, shift, stride, drop: ds.window(
         size, shift=shift, stride=stride, drop_remainder=drop
     ),
+    "series": lambda ds, size, shift, stride, drop: ds.window(
+        size, shift=shift, stride=stride, drop_remainder=drop, by=pl.col("row") % 3
+    ),
 }
-LAST = ("padded_batch", "pack", "window")
+LAST = ("padded_batch", "pack", "window", "series")
 """Operators that make lists of all columns, which the others here know nothing of."""
 ONCE = ({"interleave", "flat_map", "explode", "all_matches"}, {"enumerate"}, {"zip"}, {"masked"})
 """Two of a group would make too many rows, or a column twice."""
@@ -482,7 +486,10 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "pack": st.tuples(
         st.integers(1, 6), st.integers(1, 8), st.sampled_from(["first_fit", "concat_then_split"])
     ),
-    "window": st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 2), st.booleans()),
+    **dict.fromkeys(
+        ("window", "series"),
+        st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 2), st.booleans()),
+    ),
 }
 
 
@@ -923,13 +930,21 @@ def windowed(
     below: Iterable[Segment], epoch: int, size: int, shift: int, stride: int, drop: bool
 ) -> Iterator[Segment]:
     rows = everything(below)
-    yield (
-        0,
-        [
-            {name: [None if row is None else row[name] for row in window] for name in rows[0]}
-            for window in windows.naive(rows, size, shift, stride, drop)
-        ],
-    )
+    yield 0, as_lists(rows, windows.naive(list(range(len(rows))), size, shift, stride, drop))
+
+
+def windowed_by_series(
+    below: Iterable[Segment], epoch: int, size: int, shift: int, stride: int, drop: bool
+) -> Iterator[Segment]:
+    rows = everything(below)
+    yield 0, as_lists(rows, series.naive([row["row"] % 3 for row in rows], size, shift, stride, drop))
+
+
+def as_lists(rows: list[Row], chosen: list[list[Any]]) -> list[Row]:
+    return [
+        {name: [None if row is None else rows[row][name] for row in window] for name in rows[0]}
+        for window in chosen
+    ]
 
 
 def unchanged(below: Iterable[Segment], epoch: int, *arguments: Any) -> Iterator[Segment]:
@@ -976,6 +991,7 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "padded_batch": padded,
     "pack": packed,
     "window": windowed,
+    "series": windowed_by_series,
     **{name: each_row(change) for name, change in COLUMN_OPS.items()},
 }
 
