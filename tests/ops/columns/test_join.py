@@ -17,8 +17,6 @@ from arrowflow.ops.columns.key_index import MISSING, KeyIndex
 from arrowflow.testing import batches_of, check_operator
 from tests.ops.tables import ALL_TYPES, NAN, NUMBERS, refused
 
-pytestmark = pytest.mark.any_version
-
 WAYS = [("left", True), ("inner", True), ("left", False), ("inner", False)]
 KEYS = {
     "int8": pl.Series([3, -1, None, 7, 0], dtype=pl.Int8),
