@@ -2983,6 +2983,11 @@ def _in_memory(table: Any) -> pa.RecordBatch:
     """Returns the rows of a table, in one piece and with the types of a pipeline."""
     plan = table._plan if isinstance(table, Dataset) else from_arrow(table)
     if not isinstance(plan, FromMemory):
-        whole = Dataset(plan).to_table()
+        dataset = Dataset(plan)
+        if dataset.num_rows == math.inf:
+            raise PlanError(
+                "join: the table is endless, expected one that fits into memory; leave repeat() out of it"
+            )
+        whole = dataset.to_table()
         plan = from_batches(whole.to_batches(), whole.schema)
     return joined_batch(list(plan.batches) or [pa.RecordBatch.from_pylist([], schema=plan.types)], "table")

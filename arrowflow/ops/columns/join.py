@@ -169,7 +169,8 @@ class Join(Operator):
         for name in self.columns:
             if name in schema.names:
                 raise PlanError(
-                    f"column {name!r} is in the dataset and in the table; drop it from one of them, or rename it there"
+                    f"column {name!r} is in the dataset and in the table; write .drop({name!r}) or "
+                    f".rename({{{name!r}: {name + '_of_rows'!r}}}) before join, or leave it out of the table"
                 )
         if is_untyped(schema):
             return untyped([*schema.names, *self.columns])
@@ -314,10 +315,9 @@ class MatchKernel(StatelessKernel):
         lookup = self._lookup
         lookup.schema_of(chunk.schema)
         rows, groups = lookup.table.index.find(chunk), lookup.table.groups
-        found, missing = rows != MISSING, MISSING
-        starts = np.full(len(rows), missing, np.int64)
-        counts = np.full(len(rows), lookup.node.how == "left", np.int64)
-        starts[found], counts[found] = groups.starts[rows[found]], groups.counts[rows[found]]
+        starts, counts = groups.starts.take(rows), groups.counts.take(rows)
+        if lookup.node.how == "left":
+            counts[rows == MISSING] = 1
         return Matches(chunk, starts, counts)
 
 
@@ -330,10 +330,10 @@ class MatchedKernel(GatherKernel):
     def gather(self, chunk: Matches, origin: Origin) -> pa.RecordBatch:
         """Returns the rows."""
         starts, counts = chunk.starts, chunk.counts
-        again = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(len(again)) - (np.cumsum(counts) - counts)[again]
-        rows = np.full(len(again), MISSING, np.int64)
-        found = starts[again] != MISSING
-        rows[found] = self._lookup.table.groups.rows[(starts[again] + within)[found]]
-        repeats = gathered(chunk.chunk, again)
-        return self._lookup.attached(repeats, rows)
+        places = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        places += np.arange(len(places))
+        rows = self._lookup.table.groups.rows.take(places, mode="clip")
+        if starts.min() == MISSING:
+            rows[np.repeat(starts == MISSING, counts)] = MISSING
+        again = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
+        return self._lookup.attached(gathered(chunk.chunk, again), rows)

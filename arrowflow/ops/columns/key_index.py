@@ -35,11 +35,11 @@ class Groups(NamedTuple):
 
     Attributes:
         rows: Rows, key by key, ascending within one.
-        starts: Where the rows of a key begin there, at the row that `find` returns.
+        starts: Where the rows of a key begin there, at the row that `find` returns; `MISSING` at `MISSING`.
         counts: How many they are, at the same row.
     """
 
-    rows: Places
+    rows: Rows
     starts: Places
     counts: Places
 
@@ -87,8 +87,12 @@ class KeyIndex:
 
     def groups(self) -> Groups:
         """Returns all rows of each key."""
-        counts = np.bincount(self._same_as, minlength=len(self._same_as))
-        return Groups(np.argsort(self._same_as, kind="stable"), np.cumsum(counts) - counts, counts)
+        counts = np.bincount(self._same_as, minlength=len(self._same_as) + 1)
+        starts = np.cumsum(counts) - counts
+        starts[MISSING] = MISSING
+        # One row more, which is never read, so that a table without rows has one.
+        rows = np.append(np.argsort(self._same_as, kind="stable"), 0)
+        return Groups(rows.astype(np.int32), starts, counts)
 
     def find(self, chunk: pa.RecordBatch) -> Rows:
         """Returns a row for the key of each row of a chunk, or `MISSING`; of several rows with this key the same each time."""

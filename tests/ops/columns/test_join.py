@@ -257,6 +257,7 @@ def test_bad_arguments() -> None:
     refused(af.PlanError, lambda: ds.join(table, []), "join", "at least one name")
     refused(af.PlanError, lambda: ds.join(table, ["id", "id"]), "join", "'id' more than once")
     refused(af.PlanError, lambda: ds.join(table, "id", how="right"), "join", "'left' or 'inner'", "'right'")  # type: ignore[arg-type]
+    refused(af.PlanError, lambda: ds.join(ds.repeat(), "id"), "join", "endless", "repeat()")
     refused(af.PlanError, lambda: ds.join(7, "id"), "from_arrow", "expected a table", "int")
     refused(af.PlanError, lambda: ds.with_columns(x=pl.col("id")).join(table, "id").schema, "'x' is in the")
     maps = pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8()))})
