@@ -425,9 +425,9 @@ def _pack(draw: Draw, draft: Draft) -> Draft:
 
 def _window(draw: Draw, draft: Draft) -> Draft:
     shift, drop = pick(draw, 1, 3, 4), pick(draw, True, False)
-    size = pick(draw, 8, 16)
+    size, by = pick(draw, 8, 16), pick(draw, "", ', by=pl.col("id") % 3')
     return draft.then(
-        f".window(4, shift={shift}, drop_remainder={drop}).batch({size})", size=size, kind="lists"
+        f".window(4, shift={shift}, drop_remainder={drop}{by}).batch({size})", size=size, kind="lists"
     )
 
 
