@@ -38,6 +38,7 @@ from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
 from arrowflow.iterator import Iterator as Run
+from arrowflow.kernels.gather import joined_batch
 from arrowflow.loaders.base import HandOver, Loader, MakeExport
 from arrowflow.loaders.dlpack import DlpackExport
 from arrowflow.loaders.export_request import ExportRequest, export_request
@@ -64,6 +65,7 @@ from arrowflow.ops.columns.decode_image import DecodeImage
 from arrowflow.ops.columns.drop import Drop
 from arrowflow.ops.columns.fill_null import FillNull
 from arrowflow.ops.columns.filter import Filter
+from arrowflow.ops.columns.join import Join
 from arrowflow.ops.columns.rename import Rename
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.columns.stack import Stack
@@ -102,7 +104,8 @@ from arrowflow.ops.rows.with_options import WithOptions
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
-from arrowflow.ops.sources.from_memory import FromMemory
+from arrowflow.ops.sources.from_arrow import from_arrow
+from arrowflow.ops.sources.from_memory import FromMemory, from_batches
 from arrowflow.options import AUTOTUNE, OnError, Options, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
@@ -460,6 +463,48 @@ class Dataset:
         return Dataset(Stack.of(self._plan, groups, dtype))
 
     # --------------------------------------------------------------------------------------------- rows
+
+    def join(
+        self,
+        table: Any,
+        on: str | Sequence[str],
+        *,
+        how: Literal["left", "inner"] = "left",
+        unique: bool = True,
+    ) -> Dataset:
+        """Looks up rows of a table in memory by a key, and appends the other columns of the table.
+
+        The rows keep their order. By default each row gives one row, so positions, splits and batches stay as they are. A
+        key with a null matches nothing, as in Polars and SQL; NaN equals NaN, and -0.0 0.0. Put it before small batches:
+        then one call looks many rows up.
+
+        Memory: the table and an index of 28 to 52 bytes a row, charged to `Options.ram_budget`. Only columns that are
+        needed are looked up. Columns of many values are fast as one list of fixed size, such as an embedding.
+
+        Args:
+            table: What `af.from_arrow` takes: a `pyarrow.Table`, a Polars frame, or another dataset. What is not in memory
+                yet is read here, once. The table has to be finite.
+            on: The columns of the key, which have the same names and types in both.
+            how: What becomes of rows whose key the table lacks. "left" keeps them, with null in the new columns; "inner"
+                leaves them out.
+            unique: Whether each key comes once in the table; a key that comes twice is then an error. With False a row
+                comes once for each match, in the order of the table.
+
+        Raises:
+            PlanError: A column is unknown, or is in both; or the operator comes after `batch` and changes the number of
+                rows.
+            SchemaError: A key has another type in the table.
+            DataError: A key comes twice in the table; in `next()`.
+            BudgetError: The table and its index take more than the budget; when the dataset is iterated.
+
+        Example:
+            >>> import arrowflow as af, polars as pl
+            >>> users = pl.DataFrame({"user": [7, 8], "age": [31, 64]})
+            >>> clicks = af.from_arrow(pl.DataFrame({"user": [8, 7, 9]}))
+            >>> clicks.join(users, on="user").to_table().to_pydict()
+            {'user': [8, 7, 9], 'age': [64, 31, None]}
+        """
+        return Dataset(Join.of(self._plan, _in_memory(table), on, how=how, unique=unique))
 
     def filter(
         self,
@@ -1559,13 +1604,25 @@ class Dataset:
         )
 
     def window(
-        self, size: int, *, shift: int | None = None, stride: int = 1, drop_remainder: bool = True
+        self,
+        size: int,
+        *,
+        shift: int | None = None,
+        stride: int = 1,
+        drop_remainder: bool = True,
+        by: str | Expression | None = None,
+        max_keys: int = 1_000_000,
     ) -> Dataset:
         """Combines `size` rows into one: columns become fixed-size lists, which loaders hand out as `(B, size)`.
 
         Windows side by side (`shift` and `stride` left out) are the rows' own memory; other windows are gathered. Windows begin
-        at rows 0, `shift`, 2 · `shift` and so on of the rows that reach `window`, whatever was filtered before, and whatever
-        series a row is of. For windows of each series make all of them, and keep those within one, as below.
+        at rows 0, `shift`, 2 · `shift` and so on of the rows that reach `window`, whatever was filtered before.
+
+        With `by=` they begin at these rows of each series, and hold rows of that series alone, wherever these lie. Windows
+        come in the order of their last rows; those that the end cuts short come after all others, by their first rows.
+        Memory: the rows of each series that later windows need, fewer than one window spans, take at most twice their size,
+        on top of `Options.ram_budget`. A state does not hold them. So a resumed run goes through the epoch again, from its
+        start to its place.
 
         Args:
             size: Rows of a window.
@@ -1573,9 +1630,14 @@ class Dataset:
             stride: Rows from one row of a window to the next.
             drop_remainder: Whether windows that the end cuts short are left out. A list of fixed size cannot be
                 short: with False, nulls stand for the missing rows. (In tf.data False is the default.)
+            by: The key of a series, a column or an expression: integers, booleans, strings, binaries or dates. Null is a
+                key like any other.
+            max_keys: The most series. One more is an error.
 
         Raises:
-            PlanError: `window` comes after `batch`.
+            PlanError: `window` comes after `batch`; or, once the plan is bound, a column of the key is unknown, or the key
+                is of another type.
+            BudgetError: There are more than `max_keys` series; in `next()`, in order.
 
         Examples:
             >>> import arrowflow as af
@@ -1584,16 +1646,24 @@ class Dataset:
             >>> af.range(5).window(3, drop_remainder=False).to_table().to_pydict()
             {'id': [[0, 1, 2], [3, 4, None]]}
 
-            Windows of four rows of each series, every second row of it; `t` counts the rows of a series:
+            Windows of two rows of each series:
 
             >>> import polars as pl
-            >>> rows = af.from_arrow(pl.DataFrame({"series": [1] * 6 + [2] * 5, "t": [*range(6), *range(5)]}))
-            >>> series, t = pl.col("series").arr, pl.col("t").arr
-            >>> windows = rows.window(4, shift=1).filter((series.first() == series.last()) & (t.first() % 2 == 0))
-            >>> windows.to_table()["t"].to_pylist()
-            [[0, 1, 2, 3], [2, 3, 4, 5], [0, 1, 2, 3]]
+            >>> rows = af.from_arrow(pl.DataFrame({"series": ["a", "b", "a", "a", "b"], "t": [0, 0, 1, 2, 1]}))
+            >>> rows.window(2, shift=1, by="series").to_table().to_pydict()
+            {'series': [['a', 'a'], ['a', 'a'], ['b', 'b']], 't': [[0, 1], [1, 2], [0, 1]]}
         """
-        return Dataset(Window.of(self._plan, size, shift=shift, stride=stride, drop_remainder=drop_remainder))
+        return Dataset(
+            Window.of(
+                self._plan,
+                size,
+                shift=shift,
+                stride=stride,
+                drop_remainder=drop_remainder,
+                by=by,
+                max_keys=max_keys,
+            )
+        )
 
     # --------------------------------------------------------------------------------------------- work
 
@@ -2907,3 +2977,17 @@ def _portable(node: MappingOperator) -> Node:
     if node.executor == "process":
         check_portable(node.name, node.fn, function_name(node.fn))
     return node
+
+
+def _in_memory(table: Any) -> pa.RecordBatch:
+    """Returns the rows of a table, in one piece and with the types of a pipeline."""
+    plan = table._plan if isinstance(table, Dataset) else from_arrow(table)
+    if not isinstance(plan, FromMemory):
+        dataset = Dataset(plan)
+        if dataset.num_rows == math.inf:
+            raise PlanError(
+                "join: the table is endless, expected one that fits into memory; leave repeat() out of it"
+            )
+        whole = dataset.to_table()
+        plan = from_batches(whole.to_batches(), whole.schema)
+    return joined_batch(list(plan.batches) or [pa.RecordBatch.from_pylist([], schema=plan.types)], "table")

@@ -43,6 +43,7 @@ NAMES = (
     "torch_wide",
     "beside",
     "images",
+    "join",
 )
 
 NEEDS = {"cluster": "ray", **dict.fromkeys(("handover", "torch_wide", "beside", "images"), "torch")}

@@ -106,6 +106,7 @@ LONGER = {
     "fill_null",
     "stack",
     "decode_image",
+    "join",
     "filter",
     "map",
     "map_rows",

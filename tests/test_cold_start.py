@@ -141,6 +141,12 @@ PIPELINES = {
         lists = af.from_arrow(pl.DataFrame({"a": [[1, 2], [], None]}))
         list(lists.explode("a"))
     """,
+    "join": """
+        rows = af.from_arrow(pl.DataFrame({"a": [1, None, 3], "s": ["x", None, "y"]}))
+        for key in ("a", "s"):
+            table = pl.DataFrame(rows).select(key, v=pl.col(key)).head(1)
+            list(rows.join(table, key)), list(rows.join(table, key, how="inner", unique=False))
+    """,
     "fill_null_of_an_enum": """
         enum = pl.Enum(["a", "b"])
         list(af.from_arrow(pl.DataFrame({"a": ["a", None]}, schema={"a": enum})).fill_null("b"))

@@ -39,6 +39,7 @@ WRONG: dict[str, Write] = {
     "map": lambda ds: ds.map(lambda batch: batch, columns=["prise"]),
     "map_rows": lambda ds: ds.map_rows(lambda row: row, columns=["prise"]),
     "unique": lambda ds: ds.unique("prise"),
+    "join": lambda ds: ds.join(pl.DataFrame({"prise": [1]}), "prise"),
     "explode": lambda ds: ds.explode("prise"),
     "take_while": lambda ds: ds.take_while(pl.col("prise") > 1),
     "rejection_resample": lambda ds: ds.rejection_resample("prise", {1: 0.5, 2: 0.5}),

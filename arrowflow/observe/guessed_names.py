@@ -50,8 +50,7 @@ OF_DATASET: Final = _each(
         "sort sort_values order_by": '`af.from_arrow(pl.DataFrame(ds).sort("x"))`, with all rows in memory',
         "group_by groupby": '`pl.DataFrame(ds).group_by("x")`, with all rows in memory',
         "agg aggregate sum mean": "`ds.reduce(0, lambda state, batch: state + batch.num_rows)`",
-        "join merge": '`ds.with_columns(z=pl.col("x").replace_strict({1: "one"}, default=None))` for values by a key, or '
-        '`af.from_arrow(pl.DataFrame(ds).join(frame, on="x"))`, with all rows in memory',
+        "merge lookup": '`ds.join(frame, "x")`, with `frame` in memory',
         "random_shuffle": "`ds.shuffle(10_000)`",
         "union concat append extend": "`ds.concatenate(more)`",
         "zip": "`af.zip(ds, labels)`",

@@ -206,6 +206,10 @@ def _explode(draw: Draw, draft: Draft) -> Draft:
     )
 
 
+def _join(draw: Draw, draft: Draft) -> Draft:
+    return draft.then('.join(LOOKED_UP, "id").drop("j")')
+
+
 def _more_rows(draw: Draw, draft: Draft) -> Draft | None:
     if draft.rows > MOST_ELEMENTS:
         return None
@@ -358,6 +362,7 @@ STEPS: Final[dict[str, Step]] = {
     "noise": _noise,
     "pieces": _pieces,
     "explode": _explode,
+    "join": _join,
     "more rows": _more_rows,
     "split": _split,
     "resample": _resample,
@@ -420,9 +425,9 @@ def _pack(draw: Draw, draft: Draft) -> Draft:
 
 def _window(draw: Draw, draft: Draft) -> Draft:
     shift, drop = pick(draw, 1, 3, 4), pick(draw, True, False)
-    size = pick(draw, 8, 16)
+    size, by = pick(draw, 8, 16), pick(draw, "", ', by=pl.col("id") % 3')
     return draft.then(
-        f".window(4, shift={shift}, drop_remainder={drop}).batch({size})", size=size, kind="lists"
+        f".window(4, shift={shift}, drop_remainder={drop}{by}).batch({size})", size=size, kind="lists"
     )
 
 

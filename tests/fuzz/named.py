@@ -33,6 +33,7 @@ _FIRST: Final = {"few": 10_000, "many": 20_000, "large": 30_000}
 _FOLDERS: Final[list[Path]] = []
 
 Row = dict[str, Any]
+LOOKED_UP: Final = pl.DataFrame({"id": range(0, 40, 3), "j": range(14)})
 
 
 def use_folder(path: Path) -> None:

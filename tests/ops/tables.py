@@ -75,6 +75,7 @@ def two_thirds(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pa.array([value % 3 != 0 for value in batch.column("row").to_pylist()], pa.bool_()))
 
 
+LOOKED_UP = pl.DataFrame({"row": [8, 2, 5], "looked_up": [1, 2, 3]})
 ZEROS_AND_ONES = af.range(12).select(choice=pl.col("id") % 2)
 
 
@@ -104,6 +105,7 @@ OPERATORS: dict[str, Apply] = {
     "cast": lambda ds: ds.cast({"row": pa.int32()}).cast({"row": pa.int64()}),
     "fill_null": lambda ds: ds.fill_null({"row": 0}),
     "decode_image": lambda ds: ds.with_columns(gone=pl.lit(PNG)).decode_image("gone", 1).drop("gone"),
+    "join": lambda ds: ds.join(LOOKED_UP, "row").drop("looked_up"),
     "stack": lambda ds: ds.with_columns(a=pl.col("row"), c=pl.col("row") + 1).stack(pair=["a", "c"]),
     "filter": lambda ds: ds.filter(pl.col("row") % 3 != 1),
     "map": lambda ds: ds.map(identity, schema=ds.schema),
@@ -151,6 +153,7 @@ BATCHED_ALLOWED = [
     "fill_null",
     "stack",
     "decode_image",
+    "join",
     "map",
     "repeat",
 ]

@@ -28,6 +28,7 @@ from arrowflow.testing import chunked, cut
 from tests.ops.batches import test_bucket_by_sequence_length as bucketing
 from tests.ops.batches import test_group_by_window as grouping
 from tests.ops.batches import test_pack_sequences as packing
+from tests.ops.batches import test_series as series
 from tests.ops.batches import test_window as windows
 from tests.ops.tables import PNG
 
@@ -168,6 +169,7 @@ class Op:
         """Whether a shuffle above orders the source below."""
         return self.name in COLUMN_OPS or self.name in {
             "filter",
+            "inner_join",
             "repeat",
             "prefetch",
             "with_options",
@@ -259,6 +261,10 @@ def mixed(ds: af.Dataset) -> list[af.Dataset]:
     return [ds.select("row", "x", "s"), others(), others().take(1)]
 
 
+LOOKED_UP = pl.DataFrame({"row": [*range(24, -1, -3), None], "y": [-1.0 * row for row in range(10)]})
+MATCHES = dict(LOOKED_UP.iter_rows())
+SEVERAL = pl.DataFrame({"row": [*range(20), *range(0, 20, 4)], "y": [row / 8 for row in range(25)]})
+
 Build = Callable[..., af.Dataset]
 LIBRARY: dict[str, Build] = {
     "select": lambda ds: ds.select("s", "row", x=pl.col("x") + 1.0),
@@ -274,6 +280,11 @@ LIBRARY: dict[str, Build] = {
         .stack(v=["x", "y"])
         .with_columns(x=pl.col("v").arr.get(0))
         .drop("v")
+    ),
+    "join": lambda ds: ds.join(LOOKED_UP, "row").with_columns(x=pl.coalesce("y", "x")).drop("y"),
+    "inner_join": lambda ds: ds.join(LOOKED_UP.select("row"), "row", how="inner"),
+    "all_matches": lambda ds: (
+        ds.join(SEVERAL, "row", how="inner", unique=False).with_columns(x=pl.col("y")).drop("y")
     ),
     "filter": lambda ds, kind: ds.filter(FILTERS[kind][0]),
     "take": lambda ds, count: ds.take(count),
@@ -349,10 +360,13 @@ LIBRARY: dict[str, Build] = {
     "window": lambda ds, size, shift, stride, drop: ds.window(
         size, shift=shift, stride=stride, drop_remainder=drop
     ),
+    "series": lambda ds, size, shift, stride, drop: ds.window(
+        size, shift=shift, stride=stride, drop_remainder=drop, by=pl.col("row") % 3
+    ),
 }
-LAST = ("padded_batch", "pack", "window")
+LAST = ("padded_batch", "pack", "window", "series")
 """Operators that make lists of all columns, which the others here know nothing of."""
-ONCE = ({"interleave", "flat_map", "explode"}, {"enumerate"}, {"zip"}, {"masked"})
+ONCE = ({"interleave", "flat_map", "explode", "all_matches"}, {"enumerate"}, {"zip"}, {"masked"})
 """Two of a group would make too many rows, or a column twice."""
 REFUSED_BEFORE_SPLIT = {
     "shuffle",
@@ -361,6 +375,7 @@ REFUSED_BEFORE_SPLIT = {
     "noise",
     "interleave",
     "flat_map",
+    "all_matches",
     "sample",
     "resample",
     "draw",
@@ -374,6 +389,8 @@ NUM_NODES = {
     "bucket": 2,
     "drop": 2,
     "explode": 3,
+    "join": 3,
+    "all_matches": 3,
     "rename": 2,
     "decode_image": 3,
     "cast": 2,
@@ -393,6 +410,7 @@ COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
     "rename": lambda r: r,
     "decode_image": lambda r: r,
     "cast": lambda r: r,
+    "join": lambda r: r | {"x": MATCHES.get(r["row"], r["x"])},
     "fill_null": lambda r: (
         r | {"x": -0.5 if r["x"] is None else r["x"], "s": "?" if r["s"] is None else r["s"]}
     ),
@@ -408,6 +426,8 @@ FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
 NEEDS_ROWS = (
     *(
         "filter",
+        "inner_join",
+        "all_matches",
         "take",
         "take_while",
         "explode",
@@ -466,7 +486,10 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "pack": st.tuples(
         st.integers(1, 6), st.integers(1, 8), st.sampled_from(["first_fit", "concat_then_split"])
     ),
-    "window": st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 2), st.booleans()),
+    **dict.fromkeys(
+        ("window", "series"),
+        st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 2), st.booleans()),
+    ),
 }
 
 
@@ -623,6 +646,12 @@ def taken_while(below: Iterable[Segment], epoch: int, limit: int) -> Iterator[Se
 
 def twice(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
     return ((split, [row for row in rows for _ in range(2)]) for split, rows in below)
+
+
+def matched(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
+    for split, rows in below:
+        pairs = ((row, y) for row in rows for key, y in SEVERAL.iter_rows() if key == row["row"])
+        yield split, [row | {"x": y} for row, y in pairs]
 
 
 def skipped(below: Iterable[Segment], epoch: int, count: int) -> Iterator[Segment]:
@@ -901,13 +930,21 @@ def windowed(
     below: Iterable[Segment], epoch: int, size: int, shift: int, stride: int, drop: bool
 ) -> Iterator[Segment]:
     rows = everything(below)
-    yield (
-        0,
-        [
-            {name: [None if row is None else row[name] for row in window] for name in rows[0]}
-            for window in windows.naive(rows, size, shift, stride, drop)
-        ],
-    )
+    yield 0, as_lists(rows, windows.naive(list(range(len(rows))), size, shift, stride, drop))
+
+
+def windowed_by_series(
+    below: Iterable[Segment], epoch: int, size: int, shift: int, stride: int, drop: bool
+) -> Iterator[Segment]:
+    rows = everything(below)
+    yield 0, as_lists(rows, series.naive([row["row"] % 3 for row in rows], size, shift, stride, drop))
+
+
+def as_lists(rows: list[Row], chosen: list[list[Any]]) -> list[Row]:
+    return [
+        {name: [None if row is None else rows[row][name] for row in window] for name in rows[0]}
+        for window in chosen
+    ]
 
 
 def unchanged(below: Iterable[Segment], epoch: int, *arguments: Any) -> Iterator[Segment]:
@@ -923,6 +960,10 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "take_while": taken_while,
     "take_while_fn": taken_while,
     "explode": twice,
+    "inner_join": lambda below, epoch: (
+        (split, [r for r in rows if r["row"] in MATCHES]) for split, rows in below
+    ),
+    "all_matches": matched,
     "skip": skipped,
     "shard": sharded,
     "split": parted,
@@ -950,6 +991,7 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "padded_batch": padded,
     "pack": packed,
     "window": windowed,
+    "series": windowed_by_series,
     **{name: each_row(change) for name, change in COLUMN_OPS.items()},
 }
 

@@ -87,22 +87,8 @@ class GroupByWindow(Operator):
         return f"group_by_window({self.key!r}, window_size={self.window_size})"
 
     def program(self, schema: pa.Schema) -> Program:
-        """Returns the program that computes the key as a column of its own.
-
-        Raises:
-            PlanError: A column is unknown, or the key has no type to group by.
-        """
-        steps: list[Step] = [Project(tuple(expand_named((("key", self.key),), schema)))]
-        program = compile_steps(steps, schema)
-        type = program.schema.types[0]
-        if pa.types.is_dictionary(type):  # an enum, which is grouped by its texts
-            return compile_steps([*steps, Project((("key", Cast("key", pa.string())),))], schema)
-        if not (is_untyped(schema) or any(fits(type) for fits in KEY_TYPES)):
-            raise PlanError(
-                f"group_by_window: a key is an integer, a boolean, a string, a binary or a date, {self.key!r} is "
-                f"{type}; `cast` it, or group by something like pl.col('x') // 100"
-            )
-        return program
+        """Returns the program that computes the key as a column of its own."""
+        return key_program(self.name, self.key, schema)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, after a check that the key fits it."""
@@ -111,11 +97,7 @@ class GroupByWindow(Operator):
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns and the columns of the key."""
-        schema = self.inputs[0].schema
-        if wanted is None or schema is None:
-            return (None,)
-        ((_, key),) = expand_named((("key", self.key),), schema)
-        return (wanted | set(key.columns),)
+        return (with_key(wanted, self.key, self.inputs[0].schema),)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernels: one computes keys, one groups rows by these keys, one gathers a batch."""
@@ -143,6 +125,33 @@ class GroupByWindow(Operator):
             facts=lambda: ("gather, one call a batch",),
         )
         return compute, group, gather
+
+
+def key_program(operator: str, key: Expr, schema: pa.Schema) -> Program:
+    """Returns the program that computes a key as a column of its own.
+
+    Raises:
+        PlanError: A column is unknown, or the key has no type to group by.
+    """
+    steps: list[Step] = [Project(tuple(expand_named((("key", key),), schema)))]
+    program = compile_steps(steps, schema)
+    type = program.schema.types[0]
+    if pa.types.is_dictionary(type):  # an enum, which is grouped by its texts
+        return compile_steps([*steps, Project((("key", Cast("key", pa.string())),))], schema)
+    if not (is_untyped(schema) or any(fits(type) for fits in KEY_TYPES)):
+        raise PlanError(
+            f"{operator}: a key is an integer, a boolean, a string, a binary or a date, {key!r} is "
+            f"{type}; `cast` it, or group by something like pl.col('x') // 100"
+        )
+    return program
+
+
+def with_key(wanted: Columns, key: Expr, schema: pa.Schema | None) -> Columns:
+    """Returns the wanted columns and those of a key; None, for all, where the schema is not known."""
+    if wanted is None or schema is None:
+        return None
+    ((_, single),) = expand_named((("key", key),), schema)
+    return wanted | set(single.columns)
 
 
 class KeyKernel(StatelessKernel):

@@ -1,7 +1,8 @@
-"""`window`: several rows become one row, by fixed-size lists."""
+"""`window`: several rows become one row, by fixed-size lists; of the whole stream, or of each series (`series.py`)."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -10,45 +11,71 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from arrowflow.expr import Expr, parse_expression
 from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.held import join
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.batches.group_by_window import key_program, with_key
 from arrowflow.ops.batches.overlap import Overlap
+from arrowflow.ops.batches.series import (
+    MAX_KEYS,
+    SeriesGatherKernel,
+    SeriesKernel,
+    SeriesShape,
+    SeriesWindowKernel,
+    as_lists,
+)
 from arrowflow.options import MAX_CHUNK_ROWS, MAX_LIST_SIZE, ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.shape import Shape
-from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.plan.widths import row_bytes
+from arrowflow.types import is_untyped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(Operator):
     """Rows that hold, in each column, the values of `size` rows of the input as a fixed-size list.
 
-    Row order: as its input, by the first row of a window. Memory: the rows of one window beyond the chunk, and up to
-    65,536 rows a call where windows overlap or leave rows out. Deterministic. Resume: (position before the oldest row
-    of the next window, rows gone from there); the rows that windows share are read again.
+    Row order: as its input, by the first row of a window; of series by the last one, and short windows at the end by the
+    first one. Memory: the rows of one window beyond the chunk, and up to 65,536 rows a call where windows overlap or leave
+    rows out; of series fewer rows than a window spans for each, twice, not charged to the ledger. Deterministic. Resume:
+    (position before the oldest row of the next window, rows gone from there); the rows that windows share are read again.
+    Of series: (windows,); the epoch is run again from its start.
 
     Attributes:
         size: Rows of a window.
         shift: Rows from the start of a window to the start of the next.
         stride: Rows from one row of a window to the next.
         drop_remainder: Whether windows that the end cuts short are left out; otherwise null fills them up.
+        by: The expression that tells series apart; None for one series.
+        max_keys: Series at most.
     """
 
     name: ClassVar[str] = "window"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
 
     size: int
     shift: int
     stride: int = 1
     drop_remainder: bool = True
+    by: Expr | None = None
+    max_keys: int = MAX_KEYS
 
     @classmethod
-    def of(cls, below: Node, size: int, *, shift: int | None, stride: int, drop_remainder: bool) -> Self:
+    def of(
+        cls,
+        below: Node,
+        size: int,
+        *,
+        shift: int | None,
+        stride: int,
+        drop_remainder: bool,
+        by: Any,
+        max_keys: int,
+    ) -> Self:
         """Returns the node, with arguments as users write them."""
         rows = check_size(cls.name, "size", size, most=MAX_LIST_SIZE)
         return cls(
@@ -57,16 +84,30 @@ class Window(Operator):
             shift=rows if shift is None else check_size(cls.name, "shift", shift),
             stride=check_size(cls.name, "stride", stride, most=MAX_LIST_SIZE),
             drop_remainder=bool(drop_remainder),
+            by=None if by is None else parse_expression(by, operator=cls.name, allow_name=True),
+            max_keys=check_size(cls.name, "max_keys", max_keys, most=MAX_KEYS),
         )
 
+    @property
+    def traits(self) -> Traits:  # type: ignore[override]  # what a position holds depends on the arguments
+        """Rows in their order; series are more than a position holds."""
+        resume = Resume.SEEK if self.by is None else Resume.REPLAY
+        return Traits(borders=Borders.FREE, needs_rows=True, resume=resume)
+
     def arguments(self) -> Mapping[str, Any]:
-        """Returns all arguments."""
-        return {
+        """Returns the arguments that decide rows."""
+        told = {
             "size": self.size,
             "shift": self.shift,
             "stride": self.stride,
             "drop_remainder": self.drop_remainder,
         }
+        return told if self.by is None else {**told, "by": self.by.digest()}
+
+    def describe(self) -> str:
+        """Returns the operator as one line, with the key as text."""
+        text = Operator.describe(dataclasses.replace(self, by=None))
+        return text if self.by is None else f"{text[:-1]}, by={self.by!r})"
 
     @property
     def span(self) -> int:
@@ -79,16 +120,22 @@ class Window(Operator):
         return self.size == self.shift and self.stride == 1
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's columns as fixed-size lists."""
+        """Returns its input's columns as fixed-size lists, after a check that the key fits them."""
+        if self.by is not None:
+            key_program(self.name, self.by, inputs[0])
+        if is_untyped(inputs[0]):
+            return inputs[0]
         return pa.schema([(field.name, pa.list_(field.type, self.size)) for field in inputs[0]])
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns."""
-        return (wanted,)
+        """Returns the wanted columns and those of the key."""
+        return (wanted if self.by is None else with_key(wanted, self.by, self.inputs[0].schema),)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns how many windows start in its input's rows; with `drop_remainder` these must also end there."""
         rows = inputs[0]
+        if self.by is not None:
+            return 0 if rows == 0 else None
         if not isinstance(rows, int):
             return rows
         return self.full(rows) if self.drop_remainder else -(-rows // self.shift)
@@ -99,10 +146,12 @@ class Window(Operator):
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Windows side by side are the input's rows; others are new memory."""
-        return inputs[0] or not self.tiles
+        return inputs[0] or not self.tiles or self.by is not None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of rows and the maker of windows."""
+        """Returns the collector of rows and the maker of windows; of series before them the one that finds keys."""
+        if self.by is not None:
+            return self._lower_series(self.by)
         collect = KernelSpec(
             operator=self.name,
             kind="serial",
@@ -120,6 +169,34 @@ class Window(Operator):
             facts=lambda: (how,),
         )
         return collect, make
+
+    def _lower_series(self, by: Expr) -> tuple[KernelSpec, ...]:
+        shape = SeriesShape(self.size, self.shift, self.stride, self.drop_remainder)
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: SeriesKernel(lambda schema: key_program(self.name, by, schema)),
+                engine="numpy+arrow",
+                facts=lambda: ("find the series of each row",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: SeriesWindowKernel(shape, self.max_keys),
+                position=Shape(tuple[int]),
+                pins_order=True,
+                engine="numpy+arrow",
+                facts=lambda: (f"hold up to {self.span - 1:,} rows of each of {self.max_keys:,} series",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: SeriesGatherKernel(self.size),
+                engine="numpy+arrow",
+                facts=lambda: ("gather windows",),
+            ),
+        )
 
 
 @dataclass(slots=True)
@@ -202,8 +279,7 @@ class WindowKernel(GatherKernel):
         if not (node.tiles and chunk.num_rows == chunk.windows * node.size):
             places = self._places(chunk)
             rows = gathered(rows, places, places < chunk.num_rows)
-        lists = [pa.FixedSizeListArray.from_arrays(column, node.size) for column in rows.columns]
-        return pa.RecordBatch.from_arrays(lists, names=rows.schema.names)
+        return as_lists(rows, node.size)
 
     def limit(self, chunk: WindowRows) -> tuple[str, str, str]:
         """See `GatherKernel.limit`."""

@@ -6,7 +6,7 @@ chunk of long lists does not become one huge chunk; the list of a single row sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -30,6 +30,8 @@ from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.types import is_untyped
 from arrowflow.workarounds.slices import rebased
+
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,10 @@ class Explode(Operator):
         """Returns the wanted columns and the lists, which say how often rows repeat."""
         return (None if wanted is None else wanted | {self.column},)
 
+    def _counts(self, chunk: pa.RecordBatch) -> Counts:
+        exploded_schema(chunk.schema, self.column)
+        return rows_of(rebased(chunk[self.column]))
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces and the gatherer."""
         size = options.max_chunk_rows or MAX_CHUNK_ROWS
@@ -71,7 +77,7 @@ class Explode(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: ExplodeCutKernel(self.column, size),
+                make=lambda context: RepeatCutKernel(self._counts, size),
                 position=Shape(Mark),
                 facts=lambda: (f"cut where lists make {size:,} rows",),
             ),
@@ -99,17 +105,22 @@ def exploded_schema(schema: pa.Schema, column: str) -> pa.Schema:
     return schema.set(at, pa.field(column, type.value_type))
 
 
-def rows_of(lists: pa.Array) -> npt.NDArray[np.int64]:
+def rows_of(lists: pa.Array) -> Counts:
     """Returns the number of rows that each list makes: its elements, and one for null."""
     lengths = pl.Series(pc.list_value_length(lists))  # `pc.fill_null` with a number would import pandas
     return lengths.fill_null(1).to_numpy().astype(np.int64)
 
 
-class ExplodeCutKernel(SerialKernel):
-    """Cuts chunks so that each piece makes at most `size` rows, or is one row."""
+class RepeatCutKernel(SerialKernel):
+    """Cuts chunks so that each piece makes at most `size` rows, or is one row.
 
-    def __init__(self, column: str, size: int) -> None:
-        self._column = column
+    Args:
+        counts: Returns how many rows each row of a chunk makes.
+        size: The number of rows.
+    """
+
+    def __init__(self, counts: Callable[[Any], Counts], size: int) -> None:
+        self._counts = counts
         self._size = size
         self._held = Held()
 
@@ -127,9 +138,7 @@ class ExplodeCutKernel(SerialKernel):
         left = self._held.rows
         if not left:
             return
-        exploded_schema(item.chunk.schema, self._column)
-        lists = item.chunk.slice(item.chunk.num_rows - left)[self._column]
-        ends = np.cumsum(rows_of(rebased(lists)))
+        ends = np.cumsum(self._counts(item.chunk.slice(item.chunk.num_rows - left)))
         first = 0
         while first < left:
             made = int(ends[first - 1]) if first else 0

@@ -17,10 +17,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import BudgetError, PlanError
+from arrowflow.errors import BudgetError
 from arrowflow.kernels.gather import GatherKernel, chosen
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
@@ -31,20 +30,16 @@ from arrowflow.ops.columns.column_program import (
     check_names,
     given_names,
 )
+from arrowflow.ops.columns.keys import Words, check_keys, hashes
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.types import is_untyped
-from arrowflow.workarounds.slices import readable
-
-Words = npt.NDArray[np.uint64]
 
 KEY_BYTES = 16
 """Bytes of a held key."""
-SEEDS = (0x9E3779B9, 0x85EBCA6B)
-"""Seeds of a hash's two halves. Hashes differ between Polars releases; nothing that outlives a run depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +88,7 @@ class Unique(RowOperator):
         check_names(self.columns, schema)
         if is_untyped(schema):
             return schema
-        for name in self.columns or schema.names:
-            if not _can_be_key(schema.field(name).type):
-                raise PlanError(
-                    f"column {name!r} is {schema.field(name).type}, which cannot be a key; name others with columns="
-                )
+        check_keys(self.columns or schema.names, schema, "name others with columns=")
         return schema
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
@@ -131,35 +122,6 @@ class Unique(RowOperator):
                 facts=lambda: ("gather first rows",),
             ),
         )
-
-
-def _can_be_key(type: pa.DataType, *, inside: bool = False) -> bool:
-    """Whether Polars hashes values of this type."""
-    if pa.types.is_dictionary(type):
-        return not inside and _can_be_key(type.value_type)
-    if pa.types.is_fixed_size_list(type):
-        return not inside and _can_be_key(type.value_type, inside=True)
-    unknown = (
-        pa.types.is_map(type)
-        or pa.types.is_fixed_size_binary(type)
-        or pa.types.is_float16(type)
-        or pa.types.is_decimal256(type)
-        or pa.types.is_interval(type)
-        or pa.types.is_union(type)
-        or isinstance(type, pa.BaseExtensionType)
-    )
-    parts = [] if unknown else [type.field(number).type for number in range(type.num_fields)]
-    return not unknown and all(_can_be_key(part, inside=True) for part in parts)
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    """Returns a column as Polars hashes it."""
-    type = array.type
-    if pa.types.is_dictionary(type):
-        return array.dictionary_decode()  # two chunks may have other codes for one value
-    if pa.types.is_fixed_size_list(type):
-        return array.cast(pa.large_list(type.value_field))
-    return array
 
 
 class Keys(NamedTuple):
@@ -224,11 +186,7 @@ class KeyHashKernel(StatelessKernel):
             self._node.output_schema([chunk.schema])
             self._checked = True
         names = self._node.columns or chunk.schema.names
-        arrays = [_plain(chunk.column(name)) for name in names]
-        keys = pa.RecordBatch.from_arrays(arrays, names=list(map(str, range(len(names)))))
-        frame = pl.DataFrame(readable(keys))
-        first, second = (frame.hash_rows(seed).to_numpy() for seed in SEEDS)
-        return Keyed(chunk, *different(first, second))
+        return Keyed(chunk, *different(*hashes(chunk.select(list(names)))))
 
 
 def different(first: Words, second: Words) -> tuple[Keys, npt.NDArray[np.intp]]:
