@@ -56,6 +56,25 @@ def inspect(paths: Paths, format: Format = None, as_json: AsJson = False) -> Non
     _run("inspect", paths=paths, format=format, as_json=as_json)
 
 
+@app.command()
+def head(
+    paths: Paths,
+    rows: Annotated[int, typer.Option("-n", "--rows", min=1, help="The number of rows.")] = 10,
+    columns: Annotated[
+        str, typer.Option(help="Names of the columns to show, with commas between them.")
+    ] = "",
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="The rows to show, such as \"price > 3 AND name LIKE 'a%'\"."),
+    ] = None,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows rows as a table; with --json one row a line."""
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    _run("head", paths=paths, rows=rows, columns=names, where=where, format=format, as_json=as_json)
+
+
 def _run(command: str, **arguments: Any) -> None:
     """Runs a command; its errors become one line, and an exit code."""
     errors = importlib.import_module("arrowflow.errors")
