@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -75,11 +76,64 @@ def head(
     _run("head", paths=paths, rows=rows, columns=names, where=where, format=format, as_json=as_json)
 
 
-def _run(command: str, **arguments: Any) -> None:
+state = typer.Typer(help="Looks at saved states.", no_args_is_help=True)
+app.add_typer(state, name="state")
+
+
+@state.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON of what state_dict() returned.")],
+    as_json: AsJson = False,
+) -> None:
+    """Shows where a state goes on, and to which pipeline it belongs."""
+    _run("states", file, as_json=as_json)
+
+
+cache = typer.Typer(help="Lists and removes entries in folders of cache(path).", no_args_is_help=True)
+app.add_typer(cache, name="cache")
+CacheFolder = Annotated[str, typer.Argument(metavar="PATH", help="The folder that cache(path) names.")]
+
+
+@cache.command("ls")
+def list_entries(path: CacheFolder, as_json: AsJson = False) -> None:
+    """Lists the entries, the least recently used first."""
+    _run("caches", "ls", path, as_json=as_json)
+
+
+@cache.command("info")
+def describe_entries(
+    path: CacheFolder,
+    fingerprint: Annotated[str, typer.Argument(help="The beginning of an entry's name.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Describes entries, with the plans that they belong to."""
+    _run("caches", "info", path, fingerprint=fingerprint, as_json=as_json)
+
+
+@cache.command("clear")
+def clear_entries(
+    path: CacheFolder,
+    older_than: Annotated[
+        str | None, typer.Option(help="Entries last used longer ago than this, such as 7d.")
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(help="The least recently used, until the rest takes this size, such as 10GiB."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Asks nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Removes entries: all of them, or those that an option names. Entries that are being computed stay."""
+    if older_than is None and max_bytes is None and not yes:
+        typer.confirm(f"Remove all entries in {path}?", abort=True, err=True)
+    _run("caches", "clear", path, older_than=older_than, max_bytes=max_bytes, as_json=as_json)
+
+
+def _run(command: str, *arguments: Any, **options: Any) -> None:
     """Runs a command; its errors become one line, and an exit code."""
     errors = importlib.import_module("arrowflow.errors")
     try:
-        found = importlib.import_module(f"arrowflow.cli.{command}").run(**arguments)
+        found = importlib.import_module(f"arrowflow.cli.{command}").run(*arguments, **options)
         sys.stdout.flush()
     except errors.PlanError as error:
         _fail(error, USAGE)
