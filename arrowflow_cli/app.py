@@ -76,6 +76,23 @@ def head(
     _run("head", paths=paths, rows=rows, columns=names, where=where, format=format, as_json=as_json)
 
 
+@app.command()
+def bench(
+    target: Annotated[str, typer.Argument(metavar="MODULE:DATASET", help="Such as train:dataset.")],
+    seconds: Annotated[float, typer.Option(min=0.1, help="The time to run.")] = 10.0,
+    live: Annotated[bool, typer.Option("--live", help="Shows the report while it runs.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Says each tuned value, and why it is what it is.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measures how fast a pipeline delivers, and says what limits it.
+
+    DATASET is a dataset, a loader, or a function that returns one. Nothing is done with the batches.
+    """
+    _run("bench", target, seconds=seconds, live=live, verbose=verbose, as_json=as_json)
+
+
 state = typer.Typer(help="Looks at saved states.", no_args_is_help=True)
 app.add_typer(state, name="state")
 

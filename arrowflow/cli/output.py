@@ -76,7 +76,7 @@ def counted(count: int, name: str) -> str:
         >>> counted(1, "file"), counted(1200, "row"), counted(2, "record batch")
         ('1 file', '1,200 rows', '2 record batches')
     """
-    return f"{count:,} {name}" + ("" if count == 1 else "es" if name.endswith("ch") else "s")
+    return f"{count:,} {name}" + ("" if count == 1 else "es" if name.endswith("tch") else "s")
 
 
 def _text(cell: str) -> Any:
