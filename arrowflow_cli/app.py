@@ -93,6 +93,48 @@ def bench(
     _run("bench", target, seconds=seconds, live=live, verbose=verbose, as_json=as_json)
 
 
+@app.command()
+def rewrite(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, folder, glob or URL.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The new folder, or its URL.")],
+    to: Annotated[str, typer.Option(help="parquet, ipc, csv or json.")] = "parquet",
+    group_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a row group or record batch. Default: as the writers.")
+    ] = None,
+    shard_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a file. Default: as many as take some 256 MiB.")
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="zstd, snappy, lz4, … or none. Default: as the writers.")
+    ] = None,
+    sort: Annotated[str, typer.Option(help="Columns to sort by; needs all rows in memory.")] = "",
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN:SIZE", help="A column whose lists become fixed-size. May be repeated."),
+    ] = None,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lays data out anew: row groups, files, codec, order.
+
+    DST appears whole, once all rows are written. Killed before, the same command goes on behind the last whole file.
+    """
+    by = [name.strip() for name in sort.split(",") if name.strip()]
+    _run(
+        "rewrite",
+        source,
+        target,
+        to=to,
+        group_rows=group_rows,
+        shard_rows=shard_rows,
+        compression=compression,
+        sort=by,
+        fixed=fixed or [],
+        format=format,
+        as_json=as_json,
+    )
+
+
 state = typer.Typer(help="Looks at saved states.", no_args_is_help=True)
 app.add_typer(state, name="state")
 

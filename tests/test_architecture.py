@@ -148,6 +148,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sources",
         "state",
         "storage",
+        "write",
     ),
     "__main__": (),
     "testing": ("dataset", "formats", "sources", "storage", *BELOW_LOADERS),

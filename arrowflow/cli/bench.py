@@ -64,7 +64,8 @@ def measure(target: Target, seconds: float, draw: Any, *, verbose: bool = False)
     """Runs epochs until the time is over. The consumer does nothing with the batches, so that the pipeline is the limit."""
     epochs = rows = batches = 0
     spent = waited = 0.0
-    shortest = latest = None
+    shortest: float | None = None
+    latest: Statistics | None = None
     explained = ""
     while latest is None or spent < seconds:
         with iter(target) as iterator:
@@ -79,6 +80,7 @@ def measure(target: Target, seconds: float, draw: Any, *, verbose: bool = False)
             shortest = min(figures.seconds, shortest or figures.seconds)
         if not figures.rows:
             break
+    assert latest is not None
     return Measured(
         epochs=epochs,
         rows=rows,
