@@ -56,8 +56,8 @@ def run(
     read = dataset_of("rewrite", [source], format)
     files = source_of(read)
     dataset = _with_lists(read, fixed)
-    rows, given = dataset.num_rows, files.schema
-    if rows is None or given is None:
+    rows = dataset.num_rows
+    if not isinstance(rows, int):
         raise PlanError("rewrite: the rows of the source are not known before it is read")
     shard_rows = shard_rows or _shard_rows(files, rows, group_rows or KINDS[to].default_rows)
     place = _local(target)
