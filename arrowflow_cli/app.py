@@ -94,6 +94,15 @@ def bench(
 
 
 @app.command()
+def doctor(paths: Paths, format: Format = None, as_json: AsJson = False) -> None:
+    """Finds layout that costs speed, tries the cure on a sample, and names the command.
+
+    PATH may also be module:dataset; then the columns count that its plan reads. Ends with 1 if there is a finding.
+    """
+    _run("doctor", paths, format=format, as_json=as_json)
+
+
+@app.command()
 def rewrite(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A file, folder, glob or URL.")],
     target: Annotated[str, typer.Argument(metavar="DST", help="The new folder, or its URL.")],

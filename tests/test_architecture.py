@@ -148,6 +148,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sources",
         "state",
         "storage",
+        "types",
         "write",
     ),
     "__main__": (),

@@ -52,10 +52,10 @@ def run(
     """Writes rows anew; finds nothing to stop at."""
     if to not in KINDS:
         raise PlanError(f"rewrite: --to names a format; {closest(to, KINDS, kind='formats')}")
-    options = _options(to, group_rows, compression)
+    options = writer_options(to, group_rows, compression)
     read = dataset_of("rewrite", [source], format)
     files = source_of(read)
-    dataset = _with_lists(read, fixed)
+    dataset = with_lists(read, fixed)
     rows = dataset.num_rows
     if not isinstance(rows, int):
         raise PlanError("rewrite: the rows of the source are not known before it is read")
@@ -88,7 +88,12 @@ def run(
     return False
 
 
-def _options(to: str, group_rows: int | None, compression: str | None) -> dict[str, Any]:
+def writer_options(to: str, group_rows: int | None, compression: str | None) -> dict[str, Any]:
+    """Returns the arguments of the writer of a format.
+
+    Raises:
+        PlanError: The format has no such argument.
+    """
     given: dict[str, Any] = {}
     for name, value in (("--group-rows", group_rows), ("--compression", compression)):
         if value is not None and to not in _GROUP:
@@ -100,7 +105,7 @@ def _options(to: str, group_rows: int | None, compression: str | None) -> dict[s
     return given
 
 
-def _with_lists(dataset: Dataset, fixed: Sequence[str]) -> Dataset:
+def with_lists(dataset: Dataset, fixed: Sequence[str]) -> Dataset:
     """Returns a dataset whose named columns of lists have lists of a fixed size."""
     types = {}
     for text in fixed:
