@@ -139,6 +139,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "clock",
         "dataset",
         "errors",
+        "executor.workers.together",
         "formats",
         "loaders",
         "ops",

@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +25,10 @@ from arrowflow.cli.files import dataset_of, source_of
 from arrowflow.cli.output import counted, size, write_json, write_text
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, WriteError, closest
+from arrowflow.executor.workers.together import together
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.optional import optional
+from arrowflow.options import Options
 from arrowflow.sources import from_arrow
 from arrowflow.storage import flush, locate
 from arrowflow.write import CSV, IPC, JSON, PARQUET, writer_of
@@ -215,17 +218,21 @@ class _Job:
         suffix = KINDS[self._to].suffix
         files = [self._data / f"part-{number:05}{suffix}" for number in range(len(starts))]
         with _bar(self._rows) as advance:
-            for file, start in zip(files, starts, strict=True):
+
+            def write(file: Path, start: int) -> None:
                 rows = min(self._shard_rows, self._rows - start)
                 if not file.exists():
                     self._write(file, start, rows)
                 advance(rows)
+
+            # An encoder has one thread: for each core one shard is in the making.
+            together([partial(write, *each) for each in zip(files, starts, strict=True)], _cores())
         return files
 
     def _write(self, file: Path, start: int, rows: int) -> None:
         """Writes one shard. It gets its name once it is whole and on the disk."""
         part = self._dataset.skip(start).take(rows)
-        folder = self._hidden / "shard"
+        folder = self._hidden / file.stem
         written = getattr(part, f"write_{self._to}")(
             folder, shard_rows=self._shard_rows, overwrite=True, **self._options
         )
@@ -244,6 +251,10 @@ class _Job:
                 f"the place is taken ({error.strerror}); the shards stay in {self._data}"
             ).locate(operator="rewrite", file=str(self._target)) from error
         flush(self._target.parent)
+
+
+def _cores() -> int:
+    return Options.of_environment().resolved().cpu_budget
 
 
 @contextmanager

@@ -73,11 +73,12 @@ def test_a_broken_rewrite_shows_nothing_and_goes_on(
         calls.append(start)
         if len(calls) == 3:
             if after:
-                job._dataset.skip(start).take(rows).write_parquet(job._hidden / "shard")
+                job._dataset.skip(start).take(rows).write_parquet(job._hidden / file.stem)
             raise KeyboardInterrupt
         whole(job, file, start, rows)
 
     arguments = ("rewrite", source, tmp_path / "out", "--shard-rows", 300)
+    monkeypatch.setenv("ARROWFLOW_CPU_BUDGET", "1")  # one shard after the other
     with monkeypatch.context() as patched:
         patched.setattr(rewrite._Job, "_write", broken)
         run(*arguments, code=130)
