@@ -46,6 +46,17 @@ _UNITS: Final = {"": 1, "B": 1} | {
 }
 
 
+_SWITCH: Final = dict(
+    zip(("0", "false", "no", "off", "1", "true", "yes", "on"), [False] * 4 + [True] * 4, strict=True)
+)
+_VARIABLES: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
+    "cpu_budget": (int, "a number of cores of at least 1"),
+    "ram_budget": (str, "a number of bytes or a text like '512MiB'"),
+    "progress": (lambda text: _SWITCH[text.lower()], "0 or 1"),
+}
+"""The options that environment variables set: how a value is parsed, and what is expected."""
+
+
 class Settings:
     """Base of classes that users set by names: an unknown name is a `TypeError` that names those most like it."""
 
@@ -66,6 +77,9 @@ class Settings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Settings):
     """Settings of a pipeline. A field that is None keeps the value of an earlier `with_options`, or the default.
+
+    The environment variables `ARROWFLOW_CPU_BUDGET`, `ARROWFLOW_RAM_BUDGET` and `ARROWFLOW_PROGRESS` set the defaults of the
+    three options with these names, when a pipeline is planned. What a program sets wins.
 
     Attributes:
         cpu_budget: Calls that compute at the same time; calls that wait come on top. Default: the cores that this
@@ -157,6 +171,24 @@ class Options(Settings):
         if self.skip_steps is not None:
             object.__setattr__(self, "skip_steps", _steps(self.skip_steps))
         object.__setattr__(self, "quarantine", check_on_error("Options", self.on_error, self.quarantine))
+
+    @classmethod
+    def of_environment(cls) -> Options:
+        """Returns the settings of `ARROWFLOW_CPU_BUDGET`, `ARROWFLOW_RAM_BUDGET` and `ARROWFLOW_PROGRESS`.
+
+        Raises:
+            PlanError: A value makes no sense; the message names the variable.
+        """
+        found = cls()
+        for name, (parsed, expected) in _VARIABLES.items():
+            variable = f"ARROWFLOW_{name.upper()}"
+            if value := os.environ.get(variable, "").strip():
+                try:
+                    found = dataclasses.replace(found, **{name: parsed(value)})
+                except (ValueError, KeyError) as error:  # a PlanError is a ValueError
+                    text = f"the environment variable {variable} is {expected}, got {shown(value)}"
+                    raise PlanError(f"{text}; correct or unset it") from error
+        return found
 
     def merged(self, later: Options) -> Options:
         """Returns these options with every field that `later` sets replaced by its value."""

@@ -160,7 +160,7 @@ def unpack(
         StateError: The state was altered, has another version, or belongs to another pipeline; the message says what
             differs.
     """
-    found = _intact(state)
+    found = intact(state)
     texts = _compare(found, _plain(identity), plan, strict=strict)
     position = tupled(found["position"])
     texts += _missing_lanes(position, plan)
@@ -170,7 +170,7 @@ def unpack(
     return int(found["epoch"]), position, int(found["batches"])
 
 
-def _intact(state: object) -> Mapping[str, Any]:
+def intact(state: object) -> Mapping[str, Any]:
     """Returns a state that was not altered, and whose parts have the types that they should have.
 
     Raises:
@@ -243,7 +243,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         >>> before, next(alone)["id"].to_pylist() == [4 * lane + 1 for lane in range(16)]
         ([[0, 4, 8, 12, 16, 20, 24, 28], [32, 36, 40, 44, 48, 52, 56, 60]], True)
     """
-    found = [_intact(state) for state in states]
+    found = [intact(state) for state in states]
     if not found:
         raise StateError("merge_states: expected the states of all ranks, got none")
     first = found[0]

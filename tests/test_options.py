@@ -164,3 +164,35 @@ def test_the_floor_counts_every_part_of_the_plan(tmp_path: Path) -> None:
 def test_a_tiny_budget_changes_nothing() -> None:
     ds = af.range(1_000).batch(7).map(lambda batch: batch)
     assert ids(ds.with_options(af.Options(ram_budget=1))) == list(range(1_000))
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", True), ("On", True), ("0", False), ("no", False)])
+def test_the_environment_sets_defaults(text: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"CPU_BUDGET": " 3 ", "RAM_BUDGET": "64MiB", "PROGRESS": text}.items():
+        monkeypatch.setenv(f"ARROWFLOW_{name}", value)
+    found = af.range(10)._ready().options
+    assert (found.cpu_budget, found.ram_budget, found.progress) == (3, 64 << 20, expected)
+    assert not found.shares_ram
+    own = af.range(10).with_options(af.Options(cpu_budget=1, ram_budget="8MiB", progress=not expected))
+    found = own._ready().options
+    assert (found.cpu_budget, found.ram_budget, found.progress) == (1, 8 << 20, not expected)
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARROWFLOW_CPU_BUDGET", "")
+    assert af.range(10)._ready().options.cpu_budget == available_cpus()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CPU_BUDGET", "0"),
+        ("CPU_BUDGET", "all"),
+        ("RAM_BUDGET", "much"),
+        ("RAM_BUDGET", "0"),
+        ("PROGRESS", "2"),
+    ],
+)
+def test_a_bad_variable_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"ARROWFLOW_{name}", value)
+    refused(af.PlanError, lambda: af.range(10).num_rows, f"ARROWFLOW_{name}", repr(value))

@@ -23,8 +23,8 @@ class SetsOptions(Node):
 
 
 def options_of(plan: Node) -> ResolvedOptions:
-    """Returns the options of a plan: of several settings of one field the most downstream one wins."""
-    merged, processes = Options(), 1
+    """Returns the options of a plan: of several settings of one field the most downstream one wins, and the environment last."""
+    merged, processes = Options.of_environment(), 1
     for node in post_order(plan):
         if isinstance(node, SetsOptions):
             merged = merged.merged(node.options)

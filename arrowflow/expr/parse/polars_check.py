@@ -69,6 +69,7 @@ _FAMILIES: Final = {
     "StructExpr": "FieldByName RenameFields PrefixFields SuffixFields JsonEncode WithFields Drop",
     "Range": "IntRanges DateRanges DatetimeRanges TimeRanges LinearSpaces",
     "Business": "IsBusinessDay AddBusinessDay BusinessDayCount",
+    "Sql": "IsIn",
     "Categorical": "StartsWith EndsWith LenBytes LenChars Slice Physical",
 }
 _ALLOWED: Final = {family: frozenset(names.split()) for family, names in _FAMILIES.items()}
@@ -241,6 +242,7 @@ def _function(body: Json) -> Iterator[str]:
 # Every row sees all values of these arguments: sets, mappings, and holidays.
 _CONSTANTS: Final = {
     ("Boolean", "IsIn"): (1, 2),
+    ("Sql", "IsIn"): (1, 2),
     ("", "Replace"): (1, 3),
     ("", "ReplaceStrict"): (1, 3),
     ("Business", "IsBusinessDay"): (1, 2),

@@ -1,0 +1,179 @@
+"""`arrowflow bench`: how fast a pipeline delivers, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arrowflow.cli.output import console, counted, write_json, write_text
+from arrowflow.cli.targets import Target, loaded
+from arrowflow.clock import WallClock
+from arrowflow.dataset import Dataset
+from arrowflow.errors import printable
+from arrowflow.ops.sources.files.read import Read
+from arrowflow.optional import optional
+from arrowflow.physical.tuning import Statistics
+from arrowflow.plan.walk import post_order
+
+REDRAW_SECONDS: Final = 0.5
+
+_CLOCK: Final = WallClock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The epochs that ran.
+
+    Attributes:
+        epochs: The whole ones.
+        rows: The rows of all.
+        batches: Their batches.
+        seconds: The time of all, from the first batch that was asked for.
+        waited_seconds: The part of it that was spent in waiting for batches.
+        epoch_seconds: The shortest time of a whole epoch.
+        latest: The figures of the last whole epoch; of the last one where none was whole.
+        explained: The report of that epoch.
+    """
+
+    epochs: int
+    rows: int
+    batches: int
+    seconds: float
+    waited_seconds: float
+    epoch_seconds: float | None
+    latest: Statistics
+    explained: str
+
+
+def run(target: str, *, seconds: float, live: bool, verbose: bool, as_json: bool) -> bool:
+    """Measures a pipeline; finds nothing to stop at."""
+    found = loaded("bench", target)
+    with _screen(live) as draw:
+        measured = measure(found, seconds, draw, verbose=verbose)
+    bare = None if measured.epoch_seconds is None else _bare_seconds(found, seconds)
+    if as_json:
+        write_json(_facts(measured, bare))
+    else:
+        _show(measured, bare)
+    return False
+
+
+def measure(target: Target, seconds: float, draw: Any, *, verbose: bool = False) -> Measured:
+    """Runs epochs until the time is over. The consumer does nothing with the batches, so that the pipeline is the limit."""
+    epochs = rows = batches = 0
+    spent = waited = 0.0
+    shortest: float | None = None
+    latest: Statistics | None = None
+    explained = ""
+    while latest is None or spent < seconds:
+        with iter(target) as iterator:
+            is_whole = _drain(iterator, seconds - spent, draw)
+            figures: Statistics = iterator.stats()
+            if is_whole or not epochs:
+                latest, explained = figures, iterator.explain(verbose=verbose)
+        rows, batches = rows + figures.rows, batches + figures.batches
+        spent, waited = spent + figures.seconds, waited + figures.waited_seconds
+        if is_whole:
+            epochs += 1
+            shortest = min(figures.seconds, shortest or figures.seconds)
+        if not figures.rows:
+            break
+    assert latest is not None
+    return Measured(
+        epochs=epochs,
+        rows=rows,
+        batches=batches,
+        seconds=spent,
+        waited_seconds=waited,
+        epoch_seconds=shortest,
+        latest=latest,
+        explained=explained,
+    )
+
+
+def _drain(iterator: Any, seconds: float, draw: Any) -> bool:
+    """Takes batches until the time is over; returns whether the epoch ended before."""
+    end = due = _CLOCK.now()
+    end += seconds
+    for _ in iterator:
+        now = _CLOCK.now()
+        if now >= end:
+            return False
+        if now >= due:
+            due = now + REDRAW_SECONDS
+            draw(iterator)
+    return True
+
+
+def _bare_seconds(target: Target, seconds: float) -> float | None:
+    """Returns the time that the source of a plan takes alone, for the same columns; None if it has no single source of files."""
+    if not isinstance(target, Dataset):
+        return None
+    sources = [node for node in post_order(target._ready().optimised) if not node.inputs]
+    if len(sources) != 1 or not isinstance(sources[0], Read):
+        return None
+    return measure(Dataset(sources[0]), seconds, _nothing).epoch_seconds
+
+
+def _nothing(iterator: Any) -> None:
+    """Draws nothing."""
+
+
+@contextmanager
+def _screen(live: bool) -> Iterator[Any]:
+    """Shows the report of an iterator while it runs."""
+    if not live:
+        yield _nothing
+        return
+    text = optional("rich.text", user="arrowflow", extra="cli").Text
+    with optional("rich.live", user="arrowflow", extra="cli").Live(
+        console=console(), auto_refresh=False, transient=True
+    ) as screen:
+        yield lambda iterator: screen.update(text(printable(iterator.explain())), refresh=True)
+
+
+def _facts(measured: Measured, bare: float | None) -> dict[str, Any]:
+    stages = [
+        {
+            "operators": stage.operators,
+            "max_calls": stage.limits.max_calls,
+            "max_ready_items": stage.limits.max_ready_items,
+            "reason": stage.limits.reason,
+            "busy_seconds": stage.busy_seconds,
+            "cpu_seconds": stage.cpu_seconds,
+        }
+        for stage in measured.latest.stages[::-1]
+    ]
+    return {
+        "rows": measured.rows,
+        "batches": measured.batches,
+        "epochs": measured.epochs,
+        "seconds": measured.seconds,
+        "rows_per_second": measured.rows / measured.seconds if measured.seconds else 0.0,
+        "waiting_share": measured.waited_seconds / measured.seconds if measured.seconds else 0.0,
+        "epoch_seconds": measured.epoch_seconds,
+        "bare_decode_seconds": bare,
+        "bottleneck": measured.latest.bottleneck,
+        "advice": measured.latest.advice,
+        "stages": stages,
+    }
+
+
+def _show(measured: Measured, bare: float | None) -> None:
+    rate = measured.rows / measured.seconds if measured.seconds else 0.0
+    write_text(
+        f"{rate:,.0f} rows/s: {counted(measured.rows, 'row')} in {counted(measured.batches, 'batch')}, "
+        f"{measured.seconds:.1f} s, {counted(measured.epochs, 'whole epoch')}"
+    )
+    if measured.epoch_seconds is None:
+        write_text("no epoch ended in that time; --seconds gives it more")
+    elif bare is not None:
+        write_text(
+            f"an epoch took {measured.epoch_seconds:.2f} s; to decode its columns alone takes {bare:.2f} s, "
+            f"{bare / measured.epoch_seconds:.0%} of that"
+        )
+    write_text(
+        "", "the last whole epoch:" if measured.epochs else "that epoch:", *measured.explained.splitlines()
+    )

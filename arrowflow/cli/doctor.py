@@ -1,0 +1,295 @@
+"""`arrowflow doctor`: a layout of files that costs speed, what it costs, and the command that cures it.
+
+A cure is tried before it is promised: some row groups are written anew into a temporary folder with that one change, and
+both are read. So a gain is that of this machine, these data and these columns.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowflow.cli.files import dataset_of, source_of
+from arrowflow.cli.inspect import facts
+from arrowflow.cli.output import counted, size, write_json, write_text
+from arrowflow.cli.samples import Sample, sample_of, target_of
+from arrowflow.cli.targets import is_target, loaded
+from arrowflow.dataset import Dataset
+from arrowflow.errors import PlanError
+from arrowflow.ops.sources.files.read import Read
+from arrowflow.options import available_cpus
+from arrowflow.plan.walk import post_order
+from arrowflow.types import is_ordered
+
+MIB: Final = 1 << 20
+TINY_GROUP_BYTES: Final = MIB
+"""Decoding a row group takes some 0.1 ms besides its values, as long as decoding 0.1 to 0.3 MiB."""
+HUGE_GROUP_BYTES: Final = 256 * MIB
+"""A call holds a whole row group, and its scratch."""
+WANTED_GROUP_BYTES: Final = 32 * MIB
+TINY_FILE_BYTES: Final = MIB
+MANY_FILES: Final = 16
+SKEW: Final = 8
+"""The largest row group against the median one."""
+NOTICED: Final = 1.1
+"""The least gain that is told: a smaller one is noise."""
+WORTH: Final = 1.2
+"""The least gain of a codec, an encoding or a type that is worth a rewrite."""
+TEXTS: Final = frozenset(("csv", "json"))
+COLUMNAR: Final = frozenset(("parquet", "ipc", "orc"))
+SLOW_CODECS: Final = frozenset(("GZIP", "BROTLI", "ZSTD"))
+USUAL_ENCODINGS: Final = frozenset(("PLAIN", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "RLE", "BIT_PACKED"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Finding:
+    """Something that costs speed or memory.
+
+    Attributes:
+        name: Its name, for scripts.
+        text: What was found.
+        cost: What it costs, where that is no time.
+        cure: The options of `rewrite` that cure it.
+        gain: How many times as fast the sample is read after the cure; None where that was not measured.
+        least_gain: The gain from which on it is a finding.
+    """
+
+    name: str
+    text: str
+    cost: str = ""
+    cure: dict[str, Any] = field(default_factory=dict)
+    gain: float | None = None
+    least_gain: float = 0.0
+
+
+def run(paths: Sequence[str], *, format: str | None, as_json: bool) -> bool:
+    """Shows findings, and returns whether there are any."""
+    reports = [_examined(text, source) for text, source in _sources(paths, format)]
+    if as_json:
+        write_json(reports)
+    else:
+        for report in reports:
+            _show(report)
+    return any(report["findings"] for report in reports)
+
+
+def _sources(paths: Sequence[str], format: str | None) -> Iterator[tuple[str, Read]]:
+    if len(paths) == 1 and is_target(paths[0]) and not Path(paths[0]).exists():
+        target = loaded("doctor", paths[0])
+        if not isinstance(target, Dataset):
+            raise PlanError(f"doctor: {paths[0]} is a loader; name the dataset that it loads")
+        plan = target._ready().optimised
+        found = [node for node in post_order(plan) if isinstance(node, Read)]
+        if not found:
+            raise PlanError(f"doctor: {paths[0]} reads no files of columns")
+        for source in found:
+            given: Any = source.paths
+            one = given if isinstance(given, str | Path) else given[0] if len(given) == 1 else "SRC"
+            yield str(one), source
+    else:
+        yield paths[0] if len(paths) == 1 else "SRC", source_of(dataset_of("doctor", paths, format))
+
+
+def _examined(text: str, source: Read) -> dict[str, Any]:
+    """Returns the report on a source."""
+    found = facts(source)
+    sample = sample_of(source, found)
+    findings = list(_candidates(source, found, sample))
+    kept: list[Finding] = []
+    if sample is not None:
+        with tempfile.TemporaryDirectory(prefix="arrowflow-doctor-") as folder:
+            before = sample.seconds(sample.dataset)
+            for number, finding in enumerate(findings):
+                if finding.cure:
+                    after = sample.written(Path(folder) / str(number), finding.cure)
+                    finding.gain = before / sample.seconds(after)
+            kept = [each for each in findings if each.gain is None or each.gain >= each.least_gain]
+            cure = _together(kept)
+            total = before / sample.seconds(sample.written(Path(folder) / "all", cure)) if cure else None
+    else:
+        kept = [each for each in findings if each.least_gain < WORTH]
+        cure, before, total = _together(kept), None, None
+    return {
+        "source": text,
+        "rows": found["rows"],
+        "sample_rows": None if sample is None else sample.rows,
+        "sample_seconds": before,
+        "findings": [_as_json(each) for each in kept],
+        "gain": total,
+        "cure": _command(text, cure, *target_of(found)) if cure else None,
+    }
+
+
+# ---------------------------------------------------------------- what may cost speed
+
+
+def _candidates(source: Read, found: Mapping[str, Any], sample: Sample | None) -> Iterator[Finding]:
+    if found["format"] in TEXTS:
+        yield Finding(name="text", text=f"{found['format']} is parsed in each epoch", cure={"to": "parquet"})
+        return
+    if not found["rows"] or found["format"] not in COLUMNAR:
+        return
+    yield from _of_sizes(found)
+    if found["format"] == "parquet":
+        yield from _of_columns(source, found)
+        if sample is not None:
+            yield from _of_lists(source, sample)
+
+
+def _of_sizes(found: Mapping[str, Any]) -> Iterator[Finding]:
+    groups, files, part = found["split_bytes"], found["file_bytes"], found["split"]
+    wanted = {"group_rows": group_rows(found)}
+    one_each = found["splits"] <= found["files"]
+    tiny_files = found["files"] >= MANY_FILES and files["median"] < TINY_FILE_BYTES
+    if tiny_files:
+        text = f"{counted(found['files'], 'file')} of {size(files['median'])} in the median"
+        yield Finding(name="tiny-files", text=text, cure={**wanted, "merge": True}, least_gain=NOTICED)
+    if not one_each and groups["median"] < TINY_GROUP_BYTES and not tiny_files:
+        text = f"{counted(found['splits'], part)} of {found['split_rows']['median']:,} rows, {size(groups['median'])}"
+        yield Finding(name="tiny-row-groups", text=text, cure=wanted, least_gain=NOTICED)
+    if groups["most"] > HUGE_GROUP_BYTES:
+        text = f"a {part} of {found['split_rows']['most']:,} rows"
+        cost = f"a call holds {size(groups['most'])}, and as much again while it decodes"
+        yield Finding(name="huge-row-groups", text=text, cost=cost, cure=wanted)
+    elif found["bytes"] > 16 * MIB and found["splits"] < available_cpus():
+        text = f"{counted(found['splits'], part)} for {counted(available_cpus(), 'core')}"
+        cost = "cores stay idle"
+        yield Finding(name="few-row-groups", text=text, cost=cost, cure=wanted, least_gain=WORTH)
+    elif groups["most"] > SKEW * max(groups["median"], TINY_GROUP_BYTES):
+        text = f"the largest {part} has {size(groups['most'])}, the median one {size(groups['median'])}"
+        cost = "the others wait for it, and windows of a shuffle differ"
+        yield Finding(name="skew", text=text, cost=cost, cure=wanted)
+
+
+def group_rows(found: Mapping[str, Any]) -> int:
+    """Returns how many rows take some 32 MiB, but few enough for four row groups a core."""
+    decoded = max(1, found["splits"] * found["split_bytes"]["median"])
+    each = max(1, decoded // max(1, found["rows"]))
+    most = min(262_144, WANTED_GROUP_BYTES // each, max(found["rows"] // (4 * available_cpus()), MIB // each))
+    return max(1, 1 << max(0, most.bit_length() - 1))
+
+
+def _of_columns(source: Read, found: Mapping[str, Any]) -> Iterator[Finding]:
+    assert source.schema is not None
+    columns = {each["name"]: each for each in found["columns"] if "codecs" in each}
+    blind = [
+        name
+        for name, each in columns.items()
+        if each["bounds"] < 1 and is_ordered(source.schema.field(name).type)
+    ]
+    if blind:
+        yield Finding(
+            name="no-bounds",
+            text=f"no least and greatest values of {_named(blind)}",
+            cost="a filter on them reads every row group",
+            cure={"compression": None},
+        )
+    slow = {codec for each in columns.values() for codec in each["codecs"]} & SLOW_CODECS
+    if slow:
+        yield Finding(
+            name="compression",
+            text=f"{', '.join(sorted(slow)).lower()} takes CPU to decompress",
+            cure={"compression": "lz4"},
+            least_gain=WORTH,
+        )
+    odd = [name for name, each in columns.items() if not USUAL_ENCODINGS.issuperset(each["encodings"])]
+    if odd:
+        kinds = sorted({kind.lower() for name in odd for kind in columns[name]["encodings"]} - {"plain"})
+        yield Finding(
+            name="encodings",
+            text=f"{', '.join(kinds)} in {_named(odd)}",
+            cure={"compression": None},
+            least_gain=WORTH,
+        )
+
+
+def _of_lists(source: Read, sample: Sample) -> Iterator[Finding]:
+    """Yields columns of lists that all have one size, in the sample: as fixed-size lists they are tensors."""
+    assert source.schema is not None
+    names = [
+        each.name
+        for each in source.schema
+        if pa.types.is_list(each.type) or pa.types.is_large_list(each.type)
+    ]
+    sizes: dict[str, set[int | None]] = {name: set() for name in names}
+    for batch in sample.dataset.select(names) if names else ():
+        for name in names:
+            sizes[name] |= set(pc.unique(pc.list_value_length(batch[name])).to_pylist())
+    fixed = {name: found.copy().pop() for name, found in sizes.items() if len(found) == 1}
+    for name, count in fixed.items():
+        if count:
+            yield Finding(
+                name="fixed-size-lists",
+                text=f"all lists of {name!r} in the sample have {counted(count, 'value')}",
+                cost="of lists of any size, offsets are read, and loaders copy",
+                cure={"fixed": [f"{name}:{count}"]},
+            )
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+# ---------------------------------------------------------------- the cure
+
+
+def _together(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Returns the options of one command that cures all."""
+    found: dict[str, Any] = {}
+    for each in findings:
+        for name, value in each.cure.items():
+            if name == "fixed":
+                found["fixed"] = [*found.get("fixed", ()), *value]
+            elif value is not None or name not in found:
+                found[name] = value
+    return found
+
+
+def _command(source: str, cure: Mapping[str, Any], to: str, codec: str) -> str:
+    words = ["arrowflow", "rewrite", source, "DST"]
+    if to != "parquet":
+        words += ["--to", to]
+    if "group_rows" in cure:
+        words += ["--group-rows", str(cure["group_rows"])]
+    words += ["--compression", cure.get("compression") or codec]
+    for text in cure.get("fixed", ()):
+        words += ["--fixed", text]
+    return shlex.join(words)
+
+
+def _as_json(finding: Finding) -> dict[str, Any]:
+    return {"name": finding.name, "text": finding.text, "cost": finding.cost, "gain": finding.gain}
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    findings = report["findings"]
+    if not findings:
+        write_text(f"{report['source']}: nothing found that costs speed")
+        return
+    write_text(f"{report['source']}: {counted(len(findings), 'finding')}")
+    for each in findings:
+        gain = each["gain"]
+        speed = "" if gain is None or gain < NOTICED else f"read {gain:.2f} times as fast without it"
+        write_text(
+            f"- {each['name']}: {each['text']}"
+            + "".join(f"; {text}" for text in (each["cost"], speed) if text)
+        )
+    if report["cure"]:
+        write_text("cure:", f"  {report['cure']}")
+    if report["gain"] is not None:
+        rows, seconds = report["sample_rows"], report["sample_seconds"]
+        speed = f"{report['gain']:.2f} times as fast" if report["gain"] >= NOTICED else "no faster to read"
+        write_text(
+            f"tried on {counted(rows, 'row')}: {seconds:.3f} s before, {seconds / report['gain']:.3f} s after, {speed}"
+        )
+    elif report["sample_rows"] is None:
+        write_text(
+            "gains are not measured: the files are not local, or one row group is too large for a sample"
+        )

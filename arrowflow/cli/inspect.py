@@ -1,0 +1,185 @@
+"""`arrowflow inspect`: what files hold, and how they hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.cli.files import dataset_of, source_of
+from arrowflow.cli.layout import ColumnLayout, layout_of
+from arrowflow.cli.output import counted, size, write_json, write_table, write_text
+from arrowflow.formats.protocol import footer_of
+from arrowflow.ops.sources.files.read import Read
+from arrowflow.storage import File
+
+MAX_LAYOUTS: Final = 64
+"""The most files whose column chunks are looked at, each of which takes 5 µs. Sizes and rows are those of all files."""
+
+
+class FileFacts(NamedTuple):
+    """What the footer of one file tells.
+
+    Attributes:
+        rows: The rows of each split.
+        bytes: The decoded bytes of each split, as the footer announces them.
+        has_columns: Whether it has the columns of the first file, with the same types.
+        compressed: The record batches that are compressed, if it is an IPC file.
+        layout: How the columns are stored, if it is a Parquet file and one of those to look at.
+    """
+
+    rows: tuple[int, ...]
+    bytes: tuple[int, ...]
+    has_columns: bool
+    compressed: int
+    layout: dict[str, ColumnLayout]
+
+
+def run(paths: Sequence[str], *, format: str | None, as_json: bool) -> bool:
+    """Shows what files hold; finds nothing to stop at."""
+    found = facts(source_of(dataset_of("inspect", paths, format)))
+    write_json(found) if as_json else _show(found)
+    return False
+
+
+def facts(source: Read) -> dict[str, Any]:
+    """Returns all that the command tells, as JSON values."""
+    assert source.store is not None and source.first is not None and source.schema is not None
+    every = max(1, -(-len(source.files) // MAX_LAYOUTS)) if source.format.name == "parquet" else 0
+    calls = [
+        partial(_facts, source, file, bool(every) and number % every == 0)
+        for number, file in enumerate(source.files)
+    ]
+    files = source.store.together(calls)
+    layouts: dict[str, ColumnLayout] = {}
+    for file in files:
+        for name, layout in file.layout.items():
+            layouts.setdefault(name, ColumnLayout()).merge(layout)
+    rows = [count for file in files for count in file.rows]
+    return {
+        "format": source.format.name,
+        "files": len(files),
+        "rows": sum(rows),
+        "bytes": sum(file.size for file in source.files),
+        "file_bytes": _spread([file.size for file in source.files]),
+        "split": source.format.part,
+        "splits": len(rows),
+        "split_rows": _spread(rows),
+        "split_bytes": _spread([count for file in files for count in file.bytes]),
+        "compressed_splits": sum(file.compressed for file in files),
+        "files_with_other_columns": sum(not file.has_columns for file in files),
+        "files_looked_into": sum(bool(file.layout) for file in files),
+        "columns": [_column(field, layouts.get(field.name)) for field in source.schema],
+    }
+
+
+def _facts(source: Read, file: File, with_layout: bool) -> FileFacts:
+    assert source.store is not None and source.first is not None
+    footer = footer_of(source.operator, source.format, source.store, file)
+    return FileFacts(
+        tuple(split.num_rows for split in footer.splits),
+        tuple(split.num_bytes for split in footer.splits),
+        footer.schema.equals(source.first.schema),
+        sum(footer.details.compressed) if source.format.name == "ipc" else 0,
+        layout_of(footer) if with_layout else {},
+    )
+
+
+def _spread(values: Sequence[int]) -> dict[str, int]:
+    if not values:
+        return {"least": 0, "median": 0, "most": 0}
+    return {"least": min(values), "median": int(np.median(values)), "most": max(values)}
+
+
+def _column(field: pa.Field, layout: ColumnLayout | None) -> dict[str, Any]:
+    shape = tensor_shape(field.type)
+    found: dict[str, Any] = {"name": field.name, "type": str(field.type)}
+    if shape:
+        found["tensor_shape"] = list(shape)
+    if layout is not None:
+        found |= {
+            "codecs": sorted(layout.codecs),
+            "encodings": layout.value_encodings,
+            "bounds": layout.with_bounds / layout.chunks,
+            "page_index": layout.with_page_index / layout.chunks,
+            "stored_bytes": layout.stored_bytes,
+            "values_bytes": layout.values_bytes,
+        }
+    return found
+
+
+def tensor_shape(type: pa.DataType) -> tuple[int, ...]:
+    """Returns the shape of the tensor that each row of a type holds; empty if it is no tensor.
+
+    Example:
+        >>> tensor_shape(pa.list_(pa.list_(pa.uint8(), 3), 224))
+        (224, 3)
+    """
+    if isinstance(type, pa.FixedShapeTensorType):
+        return tuple(type.shape)
+    if pa.types.is_fixed_size_list(type):
+        return (type.list_size, *tensor_shape(type.value_type))
+    return ()
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+def _show(found: dict[str, Any]) -> None:
+    files = counted(found["files"], f"{found['format']} file")
+    write_text(f"{files}, {size(found['bytes'])}, {counted(found['rows'], 'row')}")
+    if found["files"] > 1:
+        write_text(f"a file: {_between(found['file_bytes'], size)}")
+    if found["splits"]:
+        write_text(
+            f"{counted(found['splits'], str(found['split']))}: {_between(found['split_rows'], '{:,}'.format)} rows, "
+            f"{_between(found['split_bytes'], size)} decoded"
+        )
+    if found["compressed_splits"]:
+        write_text(
+            f"compressed: {found['compressed_splits']:,} of them, which readers cannot map into memory"
+        )
+    if found["files_with_other_columns"]:
+        write_text(
+            f"{counted(found['files_with_other_columns'], 'file')} with other columns or types than the first"
+        )
+    if 0 < found["files_looked_into"] < found["files"]:
+        write_text(f"the table is about {found['files_looked_into']} files, evenly spread")
+    columns, with_layout = found["columns"], found["files_looked_into"]
+    header = ["column", "type", "tensor"]
+    if with_layout:
+        header += ["codec", "encodings", "bounds", "page index", "stored", "ratio"]
+    rows = [_cells(column)[: len(header)] for column in columns]
+    if not any("tensor_shape" in column for column in columns):
+        header.remove("tensor")
+        rows = [[*cells[:2], *cells[3:]] for cells in rows]
+    write_table(header, rows, numbers=("stored", "ratio"))
+
+
+def _between(spread: dict[str, int], shown: Any) -> str:
+    least, median, most = (shown(spread[name]) for name in ("least", "median", "most"))
+    return least if least == most else f"{least} to {most}, median {median}"
+
+
+def _cells(column: dict[str, Any]) -> list[str]:
+    shape = column.get("tensor_shape", ())
+    cells = [column["name"], column["type"], ", ".join(map(str, shape))]
+    if "codecs" not in column:
+        return [*cells, *[""] * 6]
+    stored = column["stored_bytes"]
+    return [
+        *cells,
+        ", ".join(column["codecs"]).lower(),
+        ", ".join(column["encodings"]).lower(),
+        _part(column["bounds"]),
+        _part(column["page_index"]),
+        size(stored),
+        f"{column['values_bytes'] / stored:.1f}" if stored else "",
+    ]
+
+
+def _part(share: float) -> str:
+    return "yes" if share == 1 else "no" if share == 0 else f"{share:.0%} of chunks"

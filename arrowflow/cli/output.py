@@ -1,0 +1,92 @@
+"""What commands write: tables on a terminal or in a pipe, or JSON for scripts."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from arrowflow.errors import printable
+from arrowflow.optional import optional
+
+PIPE_COLUMNS: Final = 160
+"""The width of tables where no terminal tells one."""
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def write_json(value: object) -> None:
+    """Writes one JSON value and ends the line."""
+    sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+
+
+def write_text(*lines: str) -> None:
+    """Writes lines, without codes that a terminal obeys."""
+    sys.stdout.write("".join(printable(line) + "\n" for line in lines))
+
+
+def write_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
+    """Writes a table.
+
+    Args:
+        header: The names of its columns.
+        rows: The cells of each row.
+        numbers: The columns whose cells stand at the right.
+    """
+    table = optional("rich.table", user="arrowflow", extra="cli").Table(
+        box=optional("rich.box", user="arrowflow", extra="cli").SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
+    for name in header:
+        justify = "right" if name in numbers else "left"
+        table.add_column(_text(name), justify=justify, overflow="fold")
+    for cells in rows:
+        table.add_row(*map(_text, cells))
+    console().print(table)
+
+
+def console() -> Any:
+    """Returns rich's console of the standard output, which may be another one in each call."""
+    made = optional("rich.console", user="arrowflow", extra="cli").Console(highlight=False)
+    if not made.is_terminal:
+        made.width = PIPE_COLUMNS
+    return made
+
+
+def size(num_bytes: float) -> str:
+    """Returns a number of bytes with its unit.
+
+    Example:
+        >>> size(1536), size(10 << 20)
+        ('1.5 KiB', '10 MiB')
+    """
+    power = 0
+    while num_bytes >= 1023.5 and power < len(_UNITS) - 1:
+        num_bytes /= 1024
+        power += 1
+    return f"{num_bytes:.{int(power > 0 and num_bytes < 9.95)}f} {_UNITS[power]}"
+
+
+def counted(count: int, name: str) -> str:
+    """Returns a number with its noun.
+
+    Example:
+        >>> counted(1, "file"), counted(1200, "row"), counted(2, "record batch")
+        ('1 file', '1,200 rows', '2 record batches')
+    """
+    return f"{count:,} {name}" + ("" if count == 1 else "es" if name.endswith("tch") else "s")
+
+
+def _text(cell: str) -> Any:
+    return optional("rich.text", user="arrowflow", extra="cli").Text(printable(cell))
+
+
+def _plain(value: object) -> Any:
+    """Returns what JSON has in place of a value: bytes as Base64, everything else that it lacks as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value)

@@ -1,0 +1,274 @@
+"""`arrowflow rewrite`: the same rows in another layout.
+
+A local target is made in a hidden folder beside it, shard by shard. Each shard is one call of a writer, so a shard that is
+there is whole. The folder takes its name once it has all rows. A killed command leaves its shards, and the same command
+goes on behind them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from arrowflow.caching.store.claim import claim
+from arrowflow.cli.files import dataset_of, source_of
+from arrowflow.cli.output import counted, size, write_json, write_text
+from arrowflow.dataset import Dataset
+from arrowflow.errors import PlanError, WriteError, closest
+from arrowflow.executor.workers.together import together
+from arrowflow.ops.sources.files.read import Read
+from arrowflow.optional import optional
+from arrowflow.options import Options
+from arrowflow.sources import from_arrow
+from arrowflow.storage import flush, locate
+from arrowflow.write import CSV, IPC, JSON, PARQUET, writer_of
+
+SHARD_BYTES: Final = 256 << 20
+
+KINDS: Final = {"parquet": PARQUET, "ipc": IPC, "csv": CSV, "json": JSON}
+_GROUP: Final = {"parquet": "row_group_rows", "ipc": "batch_rows"}
+
+
+def run(
+    source: str,
+    target: str,
+    *,
+    to: str,
+    group_rows: int | None,
+    shard_rows: int | None,
+    compression: str | None,
+    sort: Sequence[str],
+    fixed: Sequence[str],
+    format: str | None,
+    as_json: bool,
+) -> bool:
+    """Writes rows anew; finds nothing to stop at."""
+    if to not in KINDS:
+        raise PlanError(f"rewrite: --to names a format; {closest(to, KINDS, kind='formats')}")
+    options = writer_options(to, group_rows, compression)
+    read = dataset_of("rewrite", [source], format)
+    files = source_of(read)
+    dataset = with_lists(read, fixed)
+    rows = dataset.num_rows
+    if not isinstance(rows, int):
+        raise PlanError("rewrite: the rows of the source are not known before it is read")
+    shard_rows = shard_rows or _shard_rows(files, rows, group_rows or KINDS[to].default_rows)
+    place = _local(target)
+    writer_of(
+        KINDS[to],
+        target,
+        shard_bytes=None,
+        shard_rows=shard_rows,
+        compression=options.get("compression"),
+        filesystem=None,
+        overwrite=False,
+    ).check()
+    if sort:
+        dataset = _sorted(dataset, sort)
+    if place is None:
+        found = getattr(dataset, f"write_{to}")(target, shard_rows=shard_rows, **options)
+        written = (len(found.files), found.num_rows, found.num_bytes)
+    else:
+        what = [_identity(files), to, shard_rows, options, list(sort), list(fixed)]
+        written = _Job(place, what, dataset, rows, shard_rows, to, options).run()
+    facts = dict(zip(("files", "rows", "bytes"), written, strict=True))
+    if as_json:
+        write_json({"path": target, **facts})
+    else:
+        write_text(
+            f"{counted(facts['rows'], 'row')} in {counted(facts['files'], 'file')}, {size(facts['bytes'])}: {target}"
+        )
+    return False
+
+
+def writer_options(to: str, group_rows: int | None, compression: str | None) -> dict[str, Any]:
+    """Returns the arguments of the writer of a format.
+
+    Raises:
+        PlanError: The format has no such argument.
+    """
+    given: dict[str, Any] = {}
+    for name, value in (("--group-rows", group_rows), ("--compression", compression)):
+        if value is not None and to not in _GROUP:
+            raise PlanError(f"rewrite: {name} is for parquet and ipc, and --to is {to}")
+    if group_rows is not None:
+        given[_GROUP[to]] = group_rows
+    if compression is not None:
+        given["compression"] = None if compression == "none" else compression
+    return given
+
+
+def with_lists(dataset: Dataset, fixed: Sequence[str]) -> Dataset:
+    """Returns a dataset whose named columns of lists have lists of a fixed size."""
+    types = {}
+    for text in fixed:
+        name, _, number = text.rpartition(":")
+        if not name or not number.isdecimal():
+            raise PlanError(f"rewrite: --fixed takes COLUMN:SIZE, such as tokens:512, got {text!r}")
+        index = dataset.schema.get_field_index(name)
+        if index < 0:
+            raise PlanError(f"rewrite: unknown column {name!r}; {closest(name, dataset.schema.names)}")
+        type = dataset.schema.field(index).type
+        if not (pa.types.is_list(type) or pa.types.is_large_list(type)):
+            raise PlanError(f"rewrite: column {name!r} has no lists, but {type}")
+        types[name] = pa.list_(type.value_type, int(number))
+    return dataset.cast(types) if types else dataset
+
+
+def _sorted(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """Returns the rows in memory, in the order of some columns; equal ones keep their order, and nulls come last."""
+    for name in names:
+        if name not in dataset.schema.names:
+            raise PlanError(
+                f"rewrite: unknown column {name!r} in --sort; {closest(name, dataset.schema.names)}"
+            )
+    try:
+        return from_arrow(dataset.to_table().sort_by([(name, "ascending") for name in names]))
+    except pa.ArrowException as error:
+        raise PlanError(f"rewrite: --sort cannot order by {', '.join(names)}: {str(error)[:200]}") from error
+
+
+def _shard_rows(files: Read, rows: int, group_rows: int) -> int:
+    """Returns how many rows take some 256 MiB as they are stored now: whole row groups of them."""
+    stored = sum(file.size for file in files.files)
+    most = max(1, rows * SHARD_BYTES // max(1, stored))
+    return max(most - most % group_rows, min(most, group_rows))
+
+
+def _local(target: str) -> Path | None:
+    filesystem, place = locate(target, operator="rewrite")
+    return Path(place) if filesystem.type_name == "local" else None
+
+
+def _identity(files: Read) -> list[list[Any]]:
+    return [[file.path, file.size, file.mtime_ns] for file in files.files]
+
+
+class _Job:
+    """One rewrite into a local folder.
+
+    Args:
+        target: The folder.
+        what: All that decides its content, as JSON values.
+        dataset: The rows, in their order.
+        rows: Their number.
+        shard_rows: The rows of a shard.
+        to: The format.
+        options: Further arguments of the writer.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        what: list[Any],
+        dataset: Dataset,
+        rows: int,
+        shard_rows: int,
+        to: str,
+        options: dict[str, Any],
+    ) -> None:
+        digest = hashlib.blake2b(json.dumps([target.name, what]).encode(), digest_size=8).hexdigest()
+        self._target = target
+        self._hidden = target.with_name(f".rewriting-{digest}")
+        self._data = self._hidden / "data"
+        self._dataset = dataset
+        self._rows = rows
+        self._shard_rows = shard_rows
+        self._to = to
+        self._options = options
+
+    def run(self) -> tuple[int, int, int]:
+        """Writes what is missing, and gives the folder its name; returns files, rows and bytes.
+
+        Raises:
+            WriteError: Another process does the same, or the target is taken.
+        """
+        try:
+            self._data.mkdir(parents=True, exist_ok=True)
+            held = claim(self._hidden / "lock")
+        except OSError as error:
+            raise WriteError(f"cannot write ({error})").locate(
+                operator="rewrite", file=str(self._target)
+            ) from error
+        if held is None:
+            raise WriteError("another process rewrites the same source to this place; wait for it").locate(
+                operator="rewrite", file=str(self._target)
+            )
+        try:
+            files = self._shards()
+            num_bytes = sum(file.stat().st_size for file in files)
+            self._publish()
+        finally:
+            held.release()
+        shutil.rmtree(self._hidden, ignore_errors=True)
+        return len(files), self._rows, num_bytes
+
+    def _shards(self) -> list[Path]:
+        starts = range(0, max(1, self._rows), self._shard_rows)
+        suffix = KINDS[self._to].suffix
+        files = [self._data / f"part-{number:05}{suffix}" for number in range(len(starts))]
+        with _bar(self._rows) as advance:
+
+            def write(file: Path, start: int) -> None:
+                rows = min(self._shard_rows, self._rows - start)
+                if not file.exists():
+                    self._write(file, start, rows)
+                advance(rows)
+
+            # An encoder has one thread: for each core one shard is in the making.
+            together([partial(write, *each) for each in zip(files, starts, strict=True)], _cores())
+        return files
+
+    def _write(self, file: Path, start: int, rows: int) -> None:
+        """Writes one shard. It gets its name once it is whole and on the disk."""
+        part = self._dataset.skip(start).take(rows)
+        folder = self._hidden / file.stem
+        written = getattr(part, f"write_{self._to}")(
+            folder, shard_rows=self._shard_rows, overwrite=True, **self._options
+        )
+        if written.num_rows != rows or len(written.files) != 1:
+            raise WriteError(
+                f"expected {rows:,} rows from row {start:,} on, found {written.num_rows:,}: the source changed"
+            ).locate(operator="rewrite", file=str(self._target))
+        Path(written.files[0]).rename(file)
+        flush(self._data)
+
+    def _publish(self) -> None:
+        try:
+            self._data.rename(self._target)  # an empty folder gives way, and nothing else
+        except OSError as error:
+            raise WriteError(
+                f"the place is taken ({error.strerror}); the shards stay in {self._data}"
+            ).locate(operator="rewrite", file=str(self._target)) from error
+        flush(self._target.parent)
+
+
+def _cores() -> int:
+    return Options.of_environment().resolved().cpu_budget
+
+
+@contextmanager
+def _bar(rows: int) -> Iterator[Any]:
+    """Shows how many rows are written, where a person looks."""
+    progress = optional("rich.progress", user="arrowflow", extra="cli")
+    screen = optional("rich.console", user="arrowflow", extra="cli").Console(stderr=True)
+    shown = progress.Progress(
+        *progress.Progress.get_default_columns(),
+        progress.MofNCompleteColumn(),
+        console=screen,
+        disable=not sys.stderr.isatty() or bool(os.environ.get("TQDM_DISABLE")),
+        transient=True,
+    )
+    with shown:
+        task = shown.add_task("rewrite", total=rows)
+        yield lambda written: shown.advance(task, written)

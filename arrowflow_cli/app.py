@@ -1,0 +1,219 @@
+"""The commands, their arguments and their exit codes. A command imports the library when it runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+FAILED: Final = 1
+"""The exit code of a command that failed, or that has found something."""
+USAGE: Final = 2
+"""The exit code where the arguments make no sense."""
+
+app = typer.Typer(
+    name="arrowflow",
+    help="Looks at data and pipelines, and lays data out for fast reading.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(metavar="PATH", help="Files, folders, globs or URLs, as the readers take them."),
+]
+Format = Annotated[
+    str | None, typer.Option(help="The format of the files, such as parquet. Default: by their endings.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Writes JSON, for scripts.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(importlib.import_module("arrowflow").__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Shows the version.")
+    ] = False,
+) -> None:
+    """Takes the options that stand before a command."""
+
+
+@app.command()
+def inspect(paths: Paths, format: Format = None, as_json: AsJson = False) -> None:
+    """Shows schema, rows, files, row groups, and how columns are stored.
+
+    It reads footers alone. Only text formats are read through, to count their rows.
+    """
+    _run("inspect", paths=paths, format=format, as_json=as_json)
+
+
+@app.command()
+def head(
+    paths: Paths,
+    rows: Annotated[int, typer.Option("-n", "--rows", min=1, help="The number of rows.")] = 10,
+    columns: Annotated[
+        str, typer.Option(help="Names of the columns to show, with commas between them.")
+    ] = "",
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="The rows to show, such as \"price > 3 AND name LIKE 'a%'\"."),
+    ] = None,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows rows as a table; with --json one row a line."""
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    _run("head", paths=paths, rows=rows, columns=names, where=where, format=format, as_json=as_json)
+
+
+@app.command()
+def bench(
+    target: Annotated[str, typer.Argument(metavar="MODULE:DATASET", help="Such as train:dataset.")],
+    seconds: Annotated[float, typer.Option(min=0.1, help="The time to run.")] = 10.0,
+    live: Annotated[bool, typer.Option("--live", help="Shows the report while it runs.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Says each tuned value, and why it is what it is.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measures how fast a pipeline delivers, and says what limits it.
+
+    DATASET is a dataset, a loader, or a function that returns one. Nothing is done with the batches.
+    """
+    _run("bench", target, seconds=seconds, live=live, verbose=verbose, as_json=as_json)
+
+
+@app.command()
+def doctor(paths: Paths, format: Format = None, as_json: AsJson = False) -> None:
+    """Finds layout that costs speed, tries the cure on a sample, and names the command.
+
+    PATH may also be module:dataset; then the columns count that its plan reads. Ends with 1 if there is a finding.
+    """
+    _run("doctor", paths, format=format, as_json=as_json)
+
+
+@app.command()
+def rewrite(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, folder, glob or URL.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The new folder, or its URL.")],
+    to: Annotated[str, typer.Option(help="parquet, ipc, csv or json.")] = "parquet",
+    group_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a row group or record batch. Default: as the writers.")
+    ] = None,
+    shard_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a file. Default: as many as take some 256 MiB.")
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="zstd, snappy, lz4, … or none. Default: as the writers.")
+    ] = None,
+    sort: Annotated[str, typer.Option(help="Columns to sort by; needs all rows in memory.")] = "",
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN:SIZE", help="A column whose lists become fixed-size. May be repeated."),
+    ] = None,
+    format: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lays data out anew: row groups, files, codec, order.
+
+    DST appears whole, once all rows are written. Killed before, the same command goes on behind the last whole file.
+    """
+    by = [name.strip() for name in sort.split(",") if name.strip()]
+    _run(
+        "rewrite",
+        source,
+        target,
+        to=to,
+        group_rows=group_rows,
+        shard_rows=shard_rows,
+        compression=compression,
+        sort=by,
+        fixed=fixed or [],
+        format=format,
+        as_json=as_json,
+    )
+
+
+state = typer.Typer(help="Looks at saved states.", no_args_is_help=True)
+app.add_typer(state, name="state")
+
+
+@state.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON of what state_dict() returned.")],
+    as_json: AsJson = False,
+) -> None:
+    """Shows where a state goes on, and to which pipeline it belongs."""
+    _run("states", file, as_json=as_json)
+
+
+cache = typer.Typer(help="Lists and removes entries in folders of cache(path).", no_args_is_help=True)
+app.add_typer(cache, name="cache")
+CacheFolder = Annotated[str, typer.Argument(metavar="PATH", help="The folder that cache(path) names.")]
+
+
+@cache.command("ls")
+def list_entries(path: CacheFolder, as_json: AsJson = False) -> None:
+    """Lists the entries, the least recently used first."""
+    _run("caches", "ls", path, as_json=as_json)
+
+
+@cache.command("info")
+def describe_entries(
+    path: CacheFolder,
+    fingerprint: Annotated[str, typer.Argument(help="The beginning of an entry's name.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Describes entries, with the plans that they belong to."""
+    _run("caches", "info", path, fingerprint=fingerprint, as_json=as_json)
+
+
+@cache.command("clear")
+def clear_entries(
+    path: CacheFolder,
+    older_than: Annotated[
+        str | None, typer.Option(help="Entries last used longer ago than this, such as 7d.")
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(help="The least recently used, until the rest takes this size, such as 10GiB."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Asks nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Removes entries: all of them, or those that an option names. Entries that are being computed stay."""
+    if older_than is None and max_bytes is None and not yes:
+        typer.confirm(f"Remove all entries in {path}?", abort=True, err=True)
+    _run("caches", "clear", path, older_than=older_than, max_bytes=max_bytes, as_json=as_json)
+
+
+def _run(command: str, *arguments: Any, **options: Any) -> None:
+    """Runs a command; its errors become one line, and an exit code."""
+    errors = importlib.import_module("arrowflow.errors")
+    try:
+        found = importlib.import_module(f"arrowflow.cli.{command}").run(*arguments, **options)
+        sys.stdout.flush()
+    except errors.PlanError as error:
+        _fail(error, USAGE)
+    except errors.ArrowflowError as error:
+        _fail(error, FAILED)
+    except BrokenPipeError:  # the reader, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FAILED) from None
+    if found:
+        raise typer.Exit(FAILED)
+
+
+def _fail(error: Exception, code: int) -> NoReturn:
+    typer.echo(f"arrowflow: {error}", err=True)
+    raise typer.Exit(code) from None

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import arrowflow as af
+
+pytestmark = pytest.mark.any_version
+
+JOB = """
+import arrowflow as af
+
+dataset = af.read_parquet("data").select("id").batch(100)
+loader = dataset.to_numpy()
+number = 3
+
+
+def made():
+    return dataset.repeat()
+
+
+def fails():
+    raise af.PlanError("its own")
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    af.range(1000).write_parquet(tmp_path / "data")
+    (tmp_path / "job_of_bench.py").write_text(JOB)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "job_of_bench", raising=False)
+    return "job_of_bench"
+
+
+def test_whole_epochs_and_bare_decoding(job: str, answer: Callable[..., Any]) -> None:
+    found = answer("bench", f"{job}:dataset", "--seconds", "0.1")
+    assert found["epochs"] >= 1
+    assert found["epochs"] * 1000 <= found["rows"] <= (found["epochs"] + 1) * 1000
+    assert found["rows_per_second"] == pytest.approx(found["rows"] / found["seconds"])
+    assert 0 < found["bare_decode_seconds"] < 60 and 0 < found["epoch_seconds"] <= found["seconds"]
+    assert "read_parquet" in found["stages"][0]["operators"] and found["bottleneck"]
+
+
+def test_an_endless_pipeline_ends_with_the_time(job: str, run: Callable[..., Any]) -> None:
+    text = run("bench", f"{job}:made", "--seconds", "0.1").stdout
+    assert "0 whole epochs" in text and "no epoch ended in that time" in text
+
+
+def test_a_loader_is_measured_as_it_is(job: str, run: Callable[..., Any]) -> None:
+    lines = run("bench", f"{job}:loader", "--seconds", "0.1", "--live", "--verbose").stdout.splitlines()
+    assert lines[0].split()[1] == "rows/s:"
+    assert any(line.startswith("1. ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job_of_bench:datase", "did you mean 'dataset'?"),
+        ("job_of_bench:number", "but int"),
+        ("job_of_bench:fails", "its own"),
+        ("no_such_module:x", "cannot be imported"),
+        ("job_of_bench.py", "module:name"),
+    ],
+)
+def test_other_names_are_explained(name: str, text: str, job: str, run: Callable[..., Any]) -> None:
+    assert text in run("bench", name, code=2).stderr

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+pytestmark = pytest.mark.any_version
+
+FRAME = pl.DataFrame(
+    {
+        "price": [1.5, None, -2.25, 4.0],
+        "name": ["a", "b", "ab", None],
+        "day": [datetime.date(2024, 1, 1 + number) for number in range(4)],
+        "image": [b"\x00\xff", b"", None, b"xyz"],
+    }
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.parquet"
+    FRAME.write_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["price > 1", "name IN ('a', 'b') AND day < DATE '2024-01-02'", "price IS NULL OR name LIKE '%b'"],
+)
+def test_where_means_what_sql_means(where: str, file: Path, run: Callable[..., Any]) -> None:
+    lines = run("head", file, "--where", where, "--columns", "name, price", "--json").stdout.splitlines()
+    wanted = pl.SQLContext(rows=FRAME).execute(f"SELECT name, price FROM rows WHERE {where}").collect()
+    assert [json.loads(line) for line in lines] == wanted.to_dicts()
+
+
+def test_json_has_dates_and_bytes_as_texts(file: Path, run: Callable[..., Any]) -> None:
+    first, second = map(json.loads, run("head", file, "-n", 2, "--json").stdout.splitlines())
+    assert first["day"] == "2024-01-01"
+    assert base64.b64decode(first["image"]) == b"\x00\xff"
+    assert second["price"] is None
+
+
+def test_a_table_has_the_first_rows(file: Path, run: Callable[..., Any]) -> None:
+    lines = run("head", file, "-n", 3).stdout.splitlines()
+    assert [line.split() for line in lines[2:]] == [
+        ["1.5", "a", "2024-01-01", "2", "bytes"],
+        ["null", "b", "2024-01-02", "0", "bytes"],
+        ["-2.25", "ab", "2024-01-03", "null"],
+    ]
+    assert run("head", file, "--where", "price > 100").stdout == "no rows\n"
+
+
+def test_many_columns_become_lines(tmp_path: Path, run: Callable[..., Any]) -> None:
+    file = tmp_path / "wide.parquet"
+    pl.DataFrame({f"column {number}": range(20) for number in range(40)}).write_parquet(file)
+    lines = run("head", file, "-n", 20).stdout.splitlines()
+    assert lines[2].split()[:5] == ["column", "0", "0", "1", "2"]
+    assert len(lines) == 2 + 40 + 1 and lines[-1].startswith("15 more rows")
+
+
+@pytest.mark.parametrize("where", ["price >", "pric > 3", "price > AVG(price)"])
+def test_other_expressions_are_refused(where: str, file: Path, run: Callable[..., Any]) -> None:
+    assert run("head", file, "--where", where, code=2).stderr.startswith("arrowflow: ")
+
+
+def test_codes_of_a_terminal_are_shown_and_not_sent(tmp_path: Path, run: Callable[..., Any]) -> None:
+    file = tmp_path / "codes.parquet"
+    pl.DataFrame({"\x1b[31mred": ["[bold]\x1b[2J"]}).write_parquet(file)
+    text = run("head", file).stdout
+    assert "\x1b" not in text and "\\x1b[31mred" in text and "[bold]\\x1b[2J" in text
