@@ -2363,6 +2363,7 @@ class Dataset:
         shard_rows: int | None = None,
         row_group_rows: int | None = None,
         compression: str | None = "zstd",
+        partition_by: str | Sequence[str] | None = None,
         filesystem: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         overwrite: bool = False,
@@ -2386,6 +2387,13 @@ class Dataset:
         groups end. Parquet does not have all types: `timestamp[s]` and `time32[s]` are read back as `[ms]`, `date64`
         as `date32`. Values of `date64` that are no whole days are refused, and so are fixed-size lists of size 0.
 
+        With `partition_by=["year", "country"]` the rows lie in folders such as `year=2024/country=de/`, in their order
+        within each folder, and the files do not hold these columns. `read_parquet` gives the columns back, behind the
+        others: whole numbers as int64, all else as string, other types by its `schema=`. A null is called
+        `__HIVE_DEFAULT_PARTITION__`, and special characters are percent-encoded. Sizes of files and row groups count
+        within a folder. Memory: besides, 256 MiB of rows that wait for their row groups; beyond it row groups get
+        shorter. At most 100 files are open; if there are more folders at a time, files get shorter, too.
+
         Args:
             path: The folder, or a URL that `pyarrow.fs` or fsspec knows. The folder and its parents are made. A name that
                 ends like that of a file, as in `"one.parquet"`, is an error unless a `/` follows.
@@ -2396,13 +2404,15 @@ class Dataset:
             row_group_rows: Rows of a row group, which readers decode in one call. Default: 262,144, fewer where their
                 values exceed 64 MiB.
             compression: `"zstd"`, `"snappy"`, `"lz4"`, `"gzip"`, `"brotli"` or None.
+            partition_by: The columns that name folders: whole numbers, texts, booleans, dates, timestamps or decimals.
             filesystem: A file system of `pyarrow.fs` or fsspec. By default the path tells it.
             storage_options: Arguments of the client that the path needs, as in `read_parquet`.
             overwrite: Whether the last step replaces a folder of Parquet files that is there already.
 
         Raises:
             WriteError: The folder is not empty or a mount point, or the disk is full. Parquet has no place for a type
-                or a value, or there are over 100,000 files. Nothing is visible.
+                or a value, or there are over 100,000 files. A column of `partition_by` is not there, its type or a value
+                names no folder, or no other column is left. Nothing is visible.
             PlanError: An argument is not valid; or there are no rows, and only rows could tell the schema.
 
         Example:
@@ -2422,6 +2432,7 @@ class Dataset:
                 shard_rows=shard_rows,
                 group_rows=row_group_rows,
                 compression=compression,
+                partition_by=partition_by,
                 filesystem=filesystem,
                 storage_options=storage_options,
                 overwrite=overwrite,
