@@ -45,6 +45,7 @@ from arrowflow.loaders.jax import JaxExport
 from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.shared_epochs import SharedEpochs
+from arrowflow.loaders.tf import TfExport, tf_dataset
 from arrowflow.loaders.torch import TorchExport, torch_dtype
 from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow.compute as pc
     import ray.data
+    import tensorflow as tf
     import torch
 
     Expression: TypeAlias = pl.Expr | pc.Expression
@@ -2163,6 +2165,42 @@ class Dataset:
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
         export = partial(JaxExport, sharding=sharding)
         return self._loader("to_jax", export, lists, collate, arguments, ahead=True)
+
+    def to_tf(
+        self, *, columns: _Columns = None, dtypes: Any = None, null: Any = "error", lists: _Lists = "dense"
+    ) -> tf.data.Dataset:
+        """Returns a `tf.data.Dataset` of batches as dicts of tensors, by column. Needs the extra `tf`.
+
+        For Keras on TensorFlow: `model.fit(ds.batch(64).to_tf().map(lambda batch: (batch["x"], batch["y"])))`. Each
+        iteration runs the next epoch, as that of a loader. Its `element_spec` comes from the schema. The size of batches is
+        known where `batch` has `drop_remainder` or `mask`, their number where `len(ds)` is. Texts and bytes come as `tf.string`.
+
+        On the CPU, memory that nobody else holds is aliased where it is aligned to 64 bytes. Errors of the pipeline come as
+        errors of TensorFlow, whose text names them. There is no state, since TensorFlow may read ahead: to resume, iterate
+        over `to_numpy()`, whose arrays functions of TensorFlow take.
+
+        Args:
+            columns: As in `to_numpy`.
+            dtypes: As in `to_numpy`, also as `"bfloat16"`. Dates, times and decimals have no tensor without a dtype.
+            null: As in `to_numpy`.
+            lists: As in `to_numpy`; ragged lists come as `tf.RaggedTensor`.
+
+        Raises:
+            MissingPackageError: TensorFlow is not installed.
+            PlanError: As in `to_numpy`; or only running the pipeline tells the schema.
+            SchemaError: As in `to_numpy`, for the types that TensorFlow has.
+
+        Example:
+            >>> import arrowflow as af
+            >>> batches = af.range(3).batch(2).to_tf()  # doctest: +SKIP
+            >>> [batch["id"].numpy().tolist() for batch in batches]  # doctest: +SKIP
+            [[0, 1], [2]]
+        """
+        name = "to_tf"
+        arguments: ExportArguments = {"columns": columns, "dtypes": dtypes, "null": null}
+        prepares, request = self._picked(name, _request(name, lists, arguments))
+        loader: Loader[Any] = Loader(prepares, self._counter(), _hand_over(name, TfExport, request, None))
+        return tf_dataset(prepares(), request, loader)
 
     @overload
     def to_polars(

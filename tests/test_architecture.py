@@ -160,7 +160,17 @@ LONG: dict[str, str] = {
 }
 """Modules over 400 lines, and why. None but the first is over 600."""
 
-OPTIONAL = {"asyncio", "torch", "cloudpickle", "fsspec", "jax", "ml_dtypes", "google", "google_crc32c"}
+OPTIONAL = {
+    "asyncio",
+    "torch",
+    "cloudpickle",
+    "fsspec",
+    "jax",
+    "ml_dtypes",
+    "google",
+    "google_crc32c",
+    "tensorflow",
+}
 """What may be imported where it is used."""
 
 COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match, ast.AsyncFor, ast.AsyncWith)
