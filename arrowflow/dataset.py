@@ -46,6 +46,7 @@ from arrowflow.loaders.jax import JaxExport
 from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.shared_epochs import SharedEpochs
+from arrowflow.loaders.tf import TfExport, tf_dataset
 from arrowflow.loaders.torch import TorchExport, torch_dtype
 from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow.compute as pc
     import ray.data
+    import tensorflow as tf
     import torch
 
     Expression: TypeAlias = pl.Expr | pc.Expression
@@ -2234,6 +2236,42 @@ class Dataset:
         export = partial(JaxExport, sharding=sharding)
         return self._loader("to_jax", export, lists, collate, arguments, ahead=True)
 
+    def to_tf(
+        self, *, columns: _Columns = None, dtypes: Any = None, null: Any = "error", lists: _Lists = "dense"
+    ) -> tf.data.Dataset:
+        """Returns a `tf.data.Dataset` of batches as dicts of tensors, by column. Needs the extra `tf`.
+
+        For Keras on TensorFlow: `model.fit(ds.batch(64).to_tf().map(lambda batch: (batch["x"], batch["y"])))`. Each
+        iteration runs the next epoch, as that of a loader. Its `element_spec` comes from the schema. The size of batches is
+        known where `batch` has `drop_remainder` or `mask`, their number where `len(ds)` is. Texts and bytes come as `tf.string`.
+
+        On the CPU, memory that nobody else holds is aliased where it is aligned to 64 bytes. Errors of the pipeline come as
+        errors of TensorFlow, whose text names them. There is no state, since TensorFlow may read ahead: to resume, iterate
+        over `to_numpy()`, whose arrays functions of TensorFlow take.
+
+        Args:
+            columns: As in `to_numpy`.
+            dtypes: As in `to_numpy`, also as `"bfloat16"`. Dates, times and decimals have no tensor without a dtype.
+            null: As in `to_numpy`.
+            lists: As in `to_numpy`; ragged lists come as `tf.RaggedTensor`.
+
+        Raises:
+            MissingPackageError: TensorFlow is not installed.
+            PlanError: As in `to_numpy`; or only running the pipeline tells the schema.
+            SchemaError: As in `to_numpy`, for the types that TensorFlow has.
+
+        Example:
+            >>> import arrowflow as af
+            >>> batches = af.range(3).batch(2).to_tf()  # doctest: +SKIP
+            >>> [batch["id"].numpy().tolist() for batch in batches]  # doctest: +SKIP
+            [[0, 1], [2]]
+        """
+        name = "to_tf"
+        arguments: ExportArguments = {"columns": columns, "dtypes": dtypes, "null": null}
+        prepares, request = self._picked(name, _request(name, lists, arguments))
+        loader: Loader[Any] = Loader(prepares, self._counter(), _hand_over(name, TfExport, request, None))
+        return tf_dataset(prepares(), request, loader)
+
     @overload
     def to_polars(
         self, *, collate: None = None, columns: _Columns = None, engine: RayEngine | None = None
@@ -2433,6 +2471,7 @@ class Dataset:
         shard_rows: int | None = None,
         row_group_rows: int | None = None,
         compression: str | None = "zstd",
+        partition_by: str | Sequence[str] | None = None,
         filesystem: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         overwrite: bool = False,
@@ -2456,6 +2495,13 @@ class Dataset:
         groups end. Parquet does not have all types: `timestamp[s]` and `time32[s]` are read back as `[ms]`, `date64`
         as `date32`. Values of `date64` that are no whole days are refused, and so are fixed-size lists of size 0.
 
+        With `partition_by=["year", "country"]` the rows lie in folders such as `year=2024/country=de/`, in their order
+        within each folder, and the files do not hold these columns. `read_parquet` gives the columns back, behind the
+        others: whole numbers as int64, all else as string, other types by its `schema=`. A null is called
+        `__HIVE_DEFAULT_PARTITION__`, and special characters are percent-encoded. Sizes of files and row groups count
+        within a folder. Memory: besides, 256 MiB of rows that wait for their row groups; beyond it row groups get
+        shorter. At most 100 files are open; if there are more folders at a time, files get shorter, too.
+
         Args:
             path: The folder, or a URL that `pyarrow.fs` or fsspec knows. The folder and its parents are made. A name that
                 ends like that of a file, as in `"one.parquet"`, is an error unless a `/` follows.
@@ -2466,13 +2512,15 @@ class Dataset:
             row_group_rows: Rows of a row group, which readers decode in one call. Default: 262,144, fewer where their
                 values exceed 64 MiB.
             compression: `"zstd"`, `"snappy"`, `"lz4"`, `"gzip"`, `"brotli"` or None.
+            partition_by: The columns that name folders: whole numbers, texts, booleans, dates, timestamps or decimals.
             filesystem: A file system of `pyarrow.fs` or fsspec. By default the path tells it.
             storage_options: Arguments of the client that the path needs, as in `read_parquet`.
             overwrite: Whether the last step replaces a folder of Parquet files that is there already.
 
         Raises:
             WriteError: The folder is not empty or a mount point, or the disk is full. Parquet has no place for a type
-                or a value, or there are over 100,000 files. Nothing is visible.
+                or a value, or there are over 100,000 files. A column of `partition_by` is not there, its type or a value
+                names no folder, or no other column is left. Nothing is visible.
             PlanError: An argument is not valid; or there are no rows, and only rows could tell the schema.
 
         Examples:
@@ -2492,6 +2540,7 @@ class Dataset:
                 shard_rows=shard_rows,
                 group_rows=row_group_rows,
                 compression=compression,
+                partition_by=partition_by,
                 filesystem=filesystem,
                 storage_options=storage_options,
                 overwrite=overwrite,

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
 from arrowflow.loaders.export_request import PLAIN, ExportRequest
-from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, aligned_copy, copy_refusal, map_arrays
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
@@ -94,10 +91,7 @@ class JaxExport(ArraysExport):
             return array
         if self._strict:
             raise DataError(copy_refusal(name, ALIASED))
-        # Aligned memory saves a second copy by JAX.
-        copy: NumpyArray = np.ndarray(array.shape, array.dtype, pa.allocate_buffer(array.nbytes))
-        copy[...] = array
-        return copy
+        return aligned_copy(array)
 
     def _placed(self, name: str, array: NumpyArray) -> Any:
         try:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
 from arrowflow.interchange.writable import Roots, lock, unlocked, writable_root
@@ -225,6 +228,21 @@ def copy_refusal(name: str, reason: str) -> str:
         f"column {name!r} would be copied ({reason}), and strict_zero_copy=True refuses copies; explain(copies=True) "
         "lists them all"
     )
+
+
+def aligned_copy(array: NumpyArray) -> NumpyArray:
+    """Returns a writable copy in memory that is aligned to 64 bytes, which saves frameworks a second copy.
+
+    Example:
+        >>> import numpy as np
+        >>> aligned_copy(np.arange(3)).ctypes.data % 64
+        0
+    """
+    if array.dtype.kind == "O":
+        return array.copy()
+    copy: NumpyArray = np.ndarray(array.shape, array.dtype, pa.allocate_buffer(array.nbytes))
+    copy[...] = array
+    return copy
 
 
 def map_arrays(arrays: Arrays, make: Callable[[str, NumpyArray], Any]) -> Arrays:

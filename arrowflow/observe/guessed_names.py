@@ -62,9 +62,10 @@ OF_DATASET: Final = _each(
         "pack": '`ds.select("tokens").pack_sequences("tokens", 128)`',
         "pad": "`ds.padded_batch(n)`",
         # out
-        "iter_batches iter as_numpy_iterator numpy values to_tf": "`ds.batch(n).to_numpy()`",
+        "iter_batches iter as_numpy_iterator numpy values": "`ds.batch(n).to_numpy()`",
         "iter_torch_batches to_dataloader dataloader torch to_tensor with_format": "`ds.batch(n).to_torch()`",
         "iter_jax_batches jax": "`ds.batch(n).to_jax()`",
+        "iter_tf_batches to_tf_dataset tensorflow": "`ds.batch(n).to_tf()`",
         "iter_rows rows take_all to_dicts to_list to_pylist": "`ds.to_table().to_pylist()`, with all rows in memory",
         "to_dict to_pydict": "`ds.to_table().to_pydict()`",
         "collect to_arrow": "`ds.to_table()`",

@@ -8,10 +8,10 @@ group. So the writer holds one row group, and a copy of the row group in one pie
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -67,23 +67,50 @@ class Sizes:
 MakeEncoder = Callable[[Any, pa.Schema], Encoder]
 
 
+class RowWriter(Protocol):
+    """What cuts rows into shards. Used by one thread."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The shards in their order, as names inside of the target."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all complete shards."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all complete shards."""
+
+    def open(self) -> None:
+        """Called once, before the first row. Finds types that the format lacks."""
+
+    def push(self, batch: pa.RecordBatch) -> None:
+        """Takes rows; writes the row groups that are now full."""
+
+    def finish(self) -> None:
+        """Writes the remaining rows, and completes all shards."""
+
+    def abandon(self) -> None:
+        """Closes unfinished files. Raises nothing."""
+
+
 def write_shards(
-    batches: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
-    target: Target,
-    make: MakeEncoder,
-    sizes: Sizes,
-    *,
-    suffix: str,
-    operator: str,
+    batches: Iterable[pa.RecordBatch], make: Callable[[], RowWriter], target: Target, operator: str
 ) -> Written:
     """Writes all rows and makes them visible; after any error, no row is visible.
+
+    Args:
+        batches: The rows.
+        make: Makes the writer of the shards.
+        target: The target.
+        operator: The operator to name in errors.
 
     Raises:
         WriteError: The target is taken, the disk full, a type has no place in the format.
     """
-    shards = ShardWriter(target, make, schema, sizes, suffix)
     with explained(operator, target):
+        shards = make()
         try:
             target.begin()
             shards.open()  # before the first row is asked for: finds types that the format lacks
@@ -111,11 +138,67 @@ def explained(operator: str, target: Target) -> Iterator[None]:
         raise WriteError(text).locate(operator=operator, file=target.path) from error
 
 
+class Held:
+    """The rows of one row group that is not full yet.
+
+    Args:
+        max_rows: The rows at which it is full.
+        max_bytes: The bytes of values at which it is full, or None.
+    """
+
+    def __init__(self, max_rows: int, max_bytes: int | None) -> None:
+        self.num_rows = self.num_bits = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._max_rows = max_rows
+        self._max_bits = None if max_bytes is None else 8 * max_bytes
+
+    def take(self, batch: pa.RecordBatch, room: int | None = None) -> tuple[pa.RecordBatch, bool]:
+        """Takes the first rows of a batch; returns the others, and whether the row group is full.
+
+        Args:
+            batch: The rows.
+            room: The number of rows at which the row group is full in any case.
+        """
+        most = self._max_rows if room is None else min(room, self._max_rows)
+        fitting = batch.slice(0, most - self.num_rows)
+        bits, rows = value_bits(fitting), fitting.num_rows
+        is_full = self.num_rows + rows == most
+        if self._max_bits is not None and self.num_bits + bits >= self._max_bits:
+            limit = self._max_bits - self.num_bits
+            rows = 1 + bisect_left(range(1, rows), limit, key=lambda count: value_bits(batch.slice(0, count)))
+            bits, is_full = value_bits(batch.slice(0, rows)), True
+        self._batches.append(batch.slice(0, rows))
+        self.num_rows += rows
+        self.num_bits += bits
+        return batch.slice(rows), is_full
+
+    def drain(self) -> list[pa.RecordBatch]:
+        """Returns the rows, and holds none any more."""
+        batches, self._batches = self._batches, []
+        self.num_rows = self.num_bits = 0
+        return batches
+
+
 class ShardWriter:
-    """Cuts rows into row groups, and row groups into shards."""
+    """Cuts rows into row groups, and row groups into shards.
+
+    Args:
+        target: The target.
+        make: Makes the encoder of one file.
+        schema: The columns.
+        sizes: The sizes at which row groups and shards end.
+        suffix: Ending of the files.
+        folder: The folder inside of the target, which ends with `/`; empty for the target itself.
+    """
 
     def __init__(
-        self, target: Target, make: MakeEncoder, schema: pa.Schema, sizes: Sizes, suffix: str
+        self,
+        target: Target,
+        make: MakeEncoder,
+        schema: pa.Schema,
+        sizes: Sizes,
+        suffix: str,
+        folder: str = "",
     ) -> None:
         self.names: list[str] = []
         self.num_rows = self.num_bytes = 0
@@ -124,11 +207,21 @@ class ShardWriter:
         self._schema = schema
         self._sizes = sizes
         self._suffix = suffix
+        self._folder = folder
         self._sink: Any = None
         self._encoder: Encoder | None = None
         self._shard_rows = 0
-        self._held: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bits = 0
+        self._held = Held(sizes.group_rows, sizes.group_bytes)
+
+    @property
+    def held_bits(self) -> int:
+        """Bits of the rows that wait for their row group."""
+        return self._held.num_bits
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a file is open."""
+        return self._sink is not None
 
     def open(self) -> None:
         """Begins the next shard.
@@ -141,66 +234,62 @@ class ShardWriter:
                 f"expected at most {MAX_SHARDS:,} shards, whose names sort in the order of the rows, and there are "
                 "more; pass a larger shard_rows= or shard_bytes="
             ).locate(file=self._target.path)
-        self.names.append(f"part-{len(self.names):05}{self._suffix}")
+        self.names.append(f"{self._folder}part-{len(self.names):05}{self._suffix}")
         self._sink = self._target.open(self.names[-1])
         self._encoder = self._make(self._sink, self._schema)
         self._shard_rows = 0
 
     def push(self, batch: pa.RecordBatch) -> None:
         """Takes rows; writes the row groups that are now full."""
-        start = 0
-        while start < batch.num_rows:
-            rows, is_full = self._fitting(batch.slice(start))
-            self._held.append(batch.slice(start, rows))
-            self._held_rows += rows
-            start += rows
+        while batch.num_rows:
+            batch, is_full = self._held.take(batch, self._room())
             if is_full:
-                self._write_group()
+                self.flush()
 
     def finish(self) -> None:
         """Writes the remaining rows, and completes the last shard."""
-        if self._held_rows:
-            self._write_group()
-        self._complete()
+        self.flush()
+        self.complete()
+
+    def flush(self) -> None:
+        """Writes the rows that wait for their row group."""
+        if not self._held.num_rows:
+            return
+        if self._is_full():
+            self.complete()
+        if not self.is_open:
+            self.open()
+        assert self._encoder is not None
+        rows = self._held.num_rows
+        self._encoder.write(in_one_piece(self._held.drain(), self._schema))
+        self._shard_rows += rows
+
+    def complete(self) -> None:
+        """Completes the open shard, if there is one. The next rows go into another shard."""
+        if self._encoder is None:
+            return
+        self._encoder.close()
+        self.num_bytes += self._sink.tell()
+        self.num_rows += self._shard_rows
+        self._sink.close()
+        self._encoder = self._sink = None
+        self._shard_rows = 0
+        self._target.seal(self.names[-1])
 
     def abandon(self) -> None:
         """Closes the unfinished file. Raises nothing."""
         encoder, sink, self._encoder, self._sink = self._encoder, self._sink, None, None
-        self._held.clear()
+        self._held.drain()
         if encoder is not None:
             encoder.abandon()
         if sink is not None:
             with suppress(Exception):
                 sink.close()
 
-    def _fitting(self, batch: pa.RecordBatch) -> tuple[int, bool]:
-        """Returns the number of a batch's rows that belong to the row group, and whether the group is then full."""
-        sizes, written = self._sizes, 0 if self._is_full() else self._shard_rows
-        room = sizes.group_rows - self._held_rows
-        if sizes.shard_rows is not None:
-            room = min(room, sizes.shard_rows - written - self._held_rows)
-        batch = batch.slice(0, room)
-        if sizes.group_bytes is None:
-            return batch.num_rows, batch.num_rows == room
-        limit = 8 * sizes.group_bytes - self._held_bits
-        bits = value_bits(batch)
-        if bits < limit:
-            self._held_bits += bits
-            return batch.num_rows, batch.num_rows == room
-        rows = bisect_left(
-            range(1, batch.num_rows), limit, key=lambda count: value_bits(batch.slice(0, count))
-        )
-        return rows + 1, True
-
-    def _write_group(self) -> None:
-        if self._is_full():
-            self._complete()
-            self.open()
-        assert self._encoder is not None
-        self._encoder.write(_in_one_piece(self._held, self._schema))
-        self._shard_rows += self._held_rows
-        self._held.clear()
-        self._held_rows = self._held_bits = 0
+    def _room(self) -> int | None:
+        """Returns the rows of the row group at which the shard is full."""
+        most = self._sizes.shard_rows
+        return None if most is None else most - (0 if self._is_full() else self._shard_rows)
 
     def _is_full(self) -> bool:
         """Whether the next row belongs to another shard; asked only when a row comes, so that no shard is empty."""
@@ -211,17 +300,8 @@ class ShardWriter:
             num_bytes is not None and self._sink.tell() >= num_bytes
         )
 
-    def _complete(self) -> None:
-        assert self._encoder is not None
-        self._encoder.close()
-        self.num_bytes += self._sink.tell()
-        self.num_rows += self._shard_rows
-        self._sink.close()
-        self._encoder = self._sink = None
-        self._target.seal(self.names[-1])
 
-
-def _in_one_piece(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+def in_one_piece(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     """Copies rows into one piece, so that the bytes of a file do not depend on the batches of their arrival."""
     columns = [[batch.column(index) for batch in batches] for index in range(len(schema))]
     try:

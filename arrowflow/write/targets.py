@@ -22,7 +22,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -61,7 +61,7 @@ class Target(Protocol):
         """
 
     def open(self, name: str) -> Any:
-        """Opens a new shard for writing; the caller closes it."""
+        """Opens a new shard for writing; the caller closes it. The name may begin with folders."""
 
     def seal(self, name: str) -> None:
         """Called once a shard is complete and closed."""
@@ -123,7 +123,9 @@ class LocalFolder:
 
     def open(self, name: str) -> Any:
         """See `Target.open`."""
-        return self._filesystem.open_output_stream(str(self._hidden / name), compression=None)
+        file = self._hidden / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return self._filesystem.open_output_stream(str(file), compression=None)
 
     def seal(self, name: str) -> None:
         """See `Target.seal`: a name must never exist before its content is on the disk."""
@@ -131,7 +133,8 @@ class LocalFolder:
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
         """See `Target.publish`. Of several overwriting writers each takes the name, and the last one keeps it."""
-        flush(self._hidden)
+        for folder in sorted(_folders(names), reverse=True):  # those inside come first
+            flush(self._hidden / folder)
         while not self._take_name():
             pass  # another writer was faster, and has finished
         with suppress(OSError):  # the dataset is visible and whole in any case
@@ -224,6 +227,9 @@ class RemoteFolder:
 
     def open(self, name: str) -> Any:
         """See `Target.open`."""
+        folder, inside, _ = name.rpartition("/")
+        if inside:
+            self._filesystem.create_dir(f"{self._staging}/{folder}", recursive=True)
         return self._filesystem.open_output_stream(f"{self._staging}/{name}", compression=None)
 
     def seal(self, name: str) -> None:
@@ -241,6 +247,8 @@ class RemoteFolder:
         for path in [info.path for info in listed if info.is_file and info.base_name != UNFINISHED]:
             self._has_deleted = True
             filesystem.delete_file(path)
+        for folder in sorted(_folders(names) - {""}):
+            filesystem.create_dir(f"{self._path}/{folder}", recursive=True)
         for name in names:
             self._names.append(name)
             filesystem.move(f"{self._staging}/{name}", f"{self._path}/{name}")
@@ -309,6 +317,11 @@ def _check_replaceable(
             f"overwrite=True replaces folders of {suffix} files alone, and there is {place + foreign[0]!r}; remove "
             "it yourself, or choose another path"
         ).locate(file=place)
+
+
+def _folders(names: Sequence[str]) -> set[str]:
+    """Returns the folders of files, those around them, and `""` for the target itself."""
+    return {str(folder).lstrip(".") for name in names for folder in PurePosixPath(name).parents}
 
 
 def _listed(filesystem: Any, path: str, *, but: str) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.formats import FORMATS
 from arrowflow.options import MAX_CHUNK_ROWS, check_size, parse_bytes
 from arrowflow.storage import place_of, shown_paths
@@ -26,10 +26,12 @@ from arrowflow.write.encoders import (
     check_codec,
 )
 from arrowflow.write.examples import ExampleEncoder
+from arrowflow.write.partitions import PartitionWriter
 from arrowflow.write.shards import (
     GROUP_BYTES,
     SHARD_BYTES,
     MakeEncoder,
+    ShardWriter,
     Sizes,
     Written,
     explained,
@@ -115,6 +117,7 @@ class Writer:
         encoder: The encoder of one file.
         suffix: Ending of the files.
         sizes: The sizes at which row groups and shards end.
+        partition_by: The columns that name folders.
     """
 
     operator: str
@@ -122,6 +125,7 @@ class Writer:
     encoder: MakeEncoder
     suffix: str
     sizes: Sizes
+    partition_by: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Checks the target, so that a pipeline need not start only to find it taken.
@@ -138,15 +142,10 @@ class Writer:
         Raises:
             WriteError: The target is taken, the disk full, a type has no place in the format.
         """
-        return write_shards(
-            batches,
-            schema,
-            self.target,
-            self.encoder,
-            self.sizes,
-            suffix=self.suffix,
-            operator=self.operator,
-        )
+        shards = (self.target, self.encoder, schema, self.sizes, self.suffix)
+        columns = self.partition_by
+        make = partial(PartitionWriter, *shards, columns) if columns else partial(ShardWriter, *shards)
+        return write_shards(batches, make, self.target, self.operator)
 
 
 def writer_of(
@@ -157,6 +156,7 @@ def writer_of(
     shard_rows: int | None,
     group_rows: int | None = None,
     compression: str | None = None,
+    partition_by: str | Iterable[str] | None = None,
     filesystem: Any,
     storage_options: Any = None,
     overwrite: bool,
@@ -188,7 +188,20 @@ def writer_of(
         encoder=encoder,
         suffix=suffix,
         sizes=sizes,
+        partition_by=_partition_columns(operator, partition_by),
     )
+
+
+def _partition_columns(operator: str, given: Any) -> tuple[str, ...]:
+    """Returns the argument as names, or raises `PlanError`."""
+    if given is None:
+        return ()
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise PlanError(
+            f"{operator}: partition_by is the name of a column, or different names, got {shown(given)}"
+        )
+    return names
 
 
 def _check_folder(kind: Kind, path: object) -> None:

@@ -46,6 +46,7 @@ PACKAGES = {
     "scan_iceberg": "pyiceberg",
     "to_jax": "jax",
     "to_pandas": "pandas",
+    "to_tf": "tensorflow",
     "to_torch": "torch",
     "from_pandas": "pandas",
 }

@@ -216,7 +216,7 @@ def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
     if found is None:
         pairs = [part.partition("=") for part in folder.split("/")]
         found = tuple((unquote(key), _value(text)) for key, equals, text in pairs if equals and key)
-        if any(_leaves(text) for pair in found for text in pair):
+        if any(leaves(text) for pair in found for text in pair):
             raise SchemaError(
                 f"the folder {folder!r} names a place outside of itself ('..'), which nobody could write below a folder "
                 "again; rename it, or leave folders alone with partitioning=None"
@@ -230,7 +230,8 @@ def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
     return found
 
 
-def _leaves(text: str | None) -> bool:
+def leaves(text: str | None) -> bool:
+    """Returns whether a key or a value names a place outside of its folder."""
     return text is not None and ".." in re.split(r"[/\\]", text)
 
 

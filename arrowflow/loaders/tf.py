@@ -1,0 +1,121 @@
+"""`tf_dataset`: the batches of a loader as a `tf.data.Dataset`.
+
+TensorFlow takes memory that is aligned to 64 bytes as it is, and copies other memory. It takes a tensor's memory for its
+own, so an array that others share is copied before. Batches pass through `tf.data.Dataset.from_generator`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arrowflow.errors import ArrowflowError, PlanError, SchemaError
+from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray, Ragged, is_ragged, refusal
+from arrowflow.loaders.base import Loader
+from arrowflow.loaders.export_request import PLAIN, ExportRequest
+from arrowflow.loaders.numpy import Arrays, ArraysExport, aligned_copy, map_arrays
+from arrowflow.ops.batches.batch import Batch
+from arrowflow.optional import optional
+from arrowflow.plan.node import Node
+from arrowflow.plan.traits import Borders
+from arrowflow.run import Prepared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_KINDS = "biufcVO"  # V is bfloat16, O are texts
+
+
+class TfExport(ArraysExport):
+    """Turns record batches of one schema into dicts of what TensorFlow makes tensors of; ragged lists into its own."""
+
+    __slots__ = ("_ragged", "_tf")
+
+    def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
+        """Decides on every column of `schema`; see `NumpyExport`.
+
+        Raises:
+            MissingPackageError: TensorFlow is not installed.
+            SchemaError: No tensor has the type of a column; the message names a way out.
+        """
+        self._tf = optional("tensorflow", user="to_tf", extra="tf")
+        super().__init__(schema, _KINDS, "a tensor of TensorFlow", owned=owned, request=request)
+        self._ragged = request.lists == "ragged"
+
+    def spec(self, rows: int | None) -> dict[str, tf.TypeSpec]:
+        """Returns the `element_spec`, where batches have so many rows, or any number for None."""
+        return {column.name: self._spec(column, (rows, *column.row_shape)) for column in self._arrays.columns}
+
+    def _spec(self, column: ColumnExport, shape: tuple[int | None, ...]) -> tf.TypeSpec:
+        tf = self._tf
+        try:
+            dtype = tf.string if column.dtype.kind == "O" else tf.as_dtype(column.dtype)
+        except TypeError as error:
+            raise SchemaError(refusal(column.name, column.type, "a tensor of TensorFlow")) from error
+        if self._ragged and is_ragged(column.type):
+            return tf.RaggedTensorSpec(shape, dtype, ragged_rank=1, row_splits_dtype=tf.int64)
+        return tf.TensorSpec(shape, dtype)
+
+    def explain(self) -> list[str]:
+        if not self._owned:
+            return self._arrays.describe("copied: shared: TensorFlow takes memory for its own")
+        return self._arrays.describe(
+            "zero-copy unless misaligned (not at a multiple of 64 bytes) or shared with a second column"
+        )
+
+    def _made(self, arrays: Arrays) -> Arrays:
+        arrays = map_arrays(arrays, _own)
+        return {
+            name: self._tensor(array) if isinstance(array, Ragged) else array
+            for name, array in arrays.items()
+        }
+
+    def _tensor(self, lists: Ragged) -> tf.RaggedTensor:
+        offsets = lists.offsets.astype(np.int64)
+        return self._tf.RaggedTensor.from_row_splits(lists.values, offsets, validate=False)
+
+
+def _own(name: str, array: NumpyArray) -> NumpyArray:
+    return array if array.flags.writeable else aligned_copy(array)
+
+
+def tf_dataset(prepared: Prepared, request: ExportRequest, loader: Loader[Arrays]) -> tf.data.Dataset:
+    """Returns the batches of a loader, whose next epoch each iteration runs.
+
+    Args:
+        prepared: The plan of the loader.
+        request: What is left to the loader.
+        loader: The loader.
+
+    Raises:
+        PlanError: Only running the pipeline tells the schema.
+    """
+    schema = prepared.optimised.schema
+    if schema is None:
+        raise PlanError(
+            "to_tf: TensorFlow asks for the types of columns before the first row, and a map or a generator declares "
+            "none; pass schema= to it"
+        )
+    try:
+        spec = TfExport(schema, owned=False, request=request).spec(_full_batch(prepared.bound))
+    except ArrowflowError as error:
+        error.locate(operator="to_tf")
+        raise
+    data = optional("tensorflow", user="to_tf", extra="tf").data
+    dataset = data.Dataset.from_generator(lambda: loader, output_signature=spec)
+    if prepared.options.skip_steps:
+        return dataset  # epochs have other numbers of batches
+    with suppress(TypeError):  # it is not known, or endless
+        return dataset.apply(data.experimental.assert_cardinality(len(loader)))
+    return dataset
+
+
+def _full_batch(last: Node) -> int | None:
+    """Returns the size of all batches, or None where it is not the same for all."""
+    while last.traits.one_to_one and last.traits.borders is Borders.KEEP:
+        (last,) = last.inputs
+    if isinstance(last, Batch) and (last.drop_remainder or last.mask is not None):
+        return last.size
+    return None
