@@ -499,7 +499,7 @@ class Dataset:
             DataError: A key comes twice in the table; in `next()`.
             BudgetError: The table and its index take more than the budget; when the dataset is iterated.
 
-        Example:
+        Examples:
             >>> import arrowflow as af, polars as pl
             >>> users = pl.DataFrame({"user": [7, 8], "age": [31, 64]})
             >>> clicks = af.from_arrow(pl.DataFrame({"user": [8, 7, 9]}))
@@ -2260,7 +2260,7 @@ class Dataset:
             PlanError: As in `to_numpy`; or only running the pipeline tells the schema.
             SchemaError: As in `to_numpy`, for the types that TensorFlow has.
 
-        Example:
+        Examples:
             >>> import arrowflow as af
             >>> batches = af.range(3).batch(2).to_tf()  # doctest: +SKIP
             >>> [batch["id"].numpy().tolist() for batch in batches]  # doctest: +SKIP

@@ -51,7 +51,7 @@ def expression_of(text: str) -> pl.Expr:
     Raises:
         PlanError: It is no such expression.
 
-    Example:
+    Examples:
         >>> str(expression_of("price > 3 AND name LIKE 'a%'")).count("price")
         1
     """

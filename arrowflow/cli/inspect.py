@@ -114,7 +114,7 @@ def _column(field: pa.Field, layout: ColumnLayout | None) -> dict[str, Any]:
 def tensor_shape(type: pa.DataType) -> tuple[int, ...]:
     """Returns the shape of the tensor that each row of a type holds; empty if it is no tensor.
 
-    Example:
+    Examples:
         >>> tensor_shape(pa.list_(pa.list_(pa.uint8(), 3), 224))
         (224, 3)
     """

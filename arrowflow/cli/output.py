@@ -58,7 +58,7 @@ def console() -> Any:
 def size(num_bytes: float) -> str:
     """Returns a number of bytes with its unit.
 
-    Example:
+    Examples:
         >>> size(1536), size(10 << 20)
         ('1.5 KiB', '10 MiB')
     """
@@ -72,7 +72,7 @@ def size(num_bytes: float) -> str:
 def counted(count: int, name: str) -> str:
     """Returns a number with its noun.
 
-    Example:
+    Examples:
         >>> counted(1, "file"), counted(1200, "row"), counted(2, "record batch")
         ('1 file', '1,200 rows', '2 record batches')
     """

@@ -100,7 +100,7 @@ def sample_of(source: Read, found: Mapping[str, Any]) -> Sample | None:
 def target_of(found: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the format and the codec of a rewrite that changes no more than needed.
 
-    Example:
+    Examples:
         >>> target_of({"format": "csv", "columns": [], "compressed_splits": 0})
         ('parquet', 'zstd')
     """

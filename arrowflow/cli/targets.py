@@ -16,7 +16,7 @@ Target = Dataset | Loader[object]
 def is_target(text: str) -> bool:
     """Returns whether a text names an object of a module, and no path or URL.
 
-    Example:
+    Examples:
         >>> is_target("train:dataset"), is_target("s3://bucket/train"), is_target("data/a.parquet")
         (True, False, False)
     """

@@ -233,7 +233,7 @@ def copy_refusal(name: str, reason: str) -> str:
 def aligned_copy(array: NumpyArray) -> NumpyArray:
     """Returns a writable copy in memory that is aligned to 64 bytes, which saves frameworks a second copy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> aligned_copy(np.arange(3)).ctypes.data % 64
         0

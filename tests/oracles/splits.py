@@ -123,4 +123,4 @@ def values_of(column: pa.Array) -> list[Any]:
     if len(flat) < MANY or not pa.types.is_primitive(flat.type) or flat.null_count:
         return column.to_pylist()
     rows = np.split(flat.to_numpy(zero_copy_only=False), len(column))
-    return [zlib.crc32(row) for row in rows]
+    return [zlib.crc32(row.tobytes()) for row in rows]

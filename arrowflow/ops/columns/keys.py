@@ -65,7 +65,7 @@ def hashes(keys: pa.RecordBatch) -> tuple[Words, Words]:
 def words(keys: pa.RecordBatch) -> tuple[Words, ...]:
     """Returns the words of each row's key; where a column is null, they mean nothing.
 
-    Example:
+    Examples:
         >>> words(pa.record_batch({"x": pa.array([7, 8], pa.int8())}))
         (array([7, 8], dtype=uint64),)
     """
