@@ -54,7 +54,7 @@ from arrowflow.observe.guessed_names import OF_DATASET, no_attribute
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
 from arrowflow.ops.batches.group_by_window import GroupByWindow
-from arrowflow.ops.batches.pack_sequences import PackSequences, Strategy
+from arrowflow.ops.batches.pack_sequences import Numbers, Overlong, PackSequences, Strategy
 from arrowflow.ops.batches.padded_batch import padded_batch
 from arrowflow.ops.batches.unbatch import Unbatch
 from arrowflow.ops.batches.window import Window
@@ -1489,53 +1489,67 @@ class Dataset:
 
     def pack_sequences(
         self,
-        column: str,
+        columns: str | Sequence[str],
         length: int,
         *,
         strategy: Strategy = "first_fit",
         window_rows: int = 4096,
-        pad_value: float = 0,
+        pad_value: Numbers = 0,
+        bos: Numbers | None = None,
+        overlong: Overlong = "cut",
         segment_ids: str | None = "segment_ids",
         positions: str | None = "positions",
     ) -> Dataset:
         """Packs documents into rows of exactly `length` tokens.
 
-        The column of tokens becomes `(B, length)`. Two columns of the same shape are added. The segment ids number
-        the documents of a row (1, 2, …; 0 is padding). The positions number the tokens of a document (0, 1, …). Each
-        window of `window_rows` documents makes one batch. Put `shuffle` before, and `batch` after for batches of a
-        wanted size. Nulls and empty documents vanish.
+        Columns of tokens, labels and masks become `(B, length)`, packed alike. Each other column becomes a list of one
+        value for each segment. Two columns of the shape of the tokens are added. The segment ids number the documents
+        of a row (1, 2, …; 0 is padding). The positions number the tokens of a document (0, 1, …). Each window of
+        `window_rows` documents makes one batch. Put `shuffle` before, and `batch` after for batches of a wanted size.
+        Nulls and empty documents vanish.
 
         Args:
-            column: The documents, lists of numbers. There must be no other columns: `select` this one first.
+            columns: The columns to pack, lists of numbers: one, or several with equal lengths in each row.
             length: Tokens of a row.
             strategy: `"first_fit"` keeps documents whole. Within a window the longest document is placed first, each
-                in the first row with room for it. Rows and their documents then come in the order of the input. Only
-                documents over `length` are cut, and their pieces are packed as documents. `"concat_then_split"` puts
-                all documents one after the other and cuts every `length` tokens, across windows. Only the last row of
-                an epoch is padded then. Each piece of a document is a segment of its own, with positions from 0.
+                in the first row with room for it. Rows and their documents then come in the order of the input.
+                `"best_fit"` places each in the row with the least room for it. `"concat_then_split"` puts all
+                documents one after the other and cuts every `length` tokens, across windows. Only the last row of an
+                epoch is padded then. Each piece of a document is a segment of its own, with positions from 0.
             window_rows: Documents that are packed together. More documents fill rows better, and take more memory.
-            pad_value: Token after the last document of a row.
+            pad_value: Value after the last document of a row: one for all columns, or a dict with one for each,
+                where a column that is left out has 0.
+            bos: Value before each document, which counts as its first token: one for all columns, or a dict with one
+                for each.
+            overlong: What becomes of documents over `length` tokens: `"cut"` makes pieces, which are packed as
+                documents; `"drop"` leaves them out; `"raise"` makes them bad rows.
             segment_ids: Name of the column of segment ids; None leaves the column out.
             positions: Name of the column of positions; None leaves the column out.
 
         Raises:
-            PlanError: Once the plan is bound, there are other columns, or the column holds no lists of numbers.
-            DataError: A token is null, which the run finds when it reaches it.
+            PlanError: Once the plan is bound, a column holds no lists of numbers, or cannot hold its `pad_value` or `bos`.
+            DataError: A token is null, which the run finds when it reaches it. Or a document is too long, or has other
+                lengths in other columns; `Options(on_error="skip")` leaves such documents out.
 
         Examples:
             >>> import arrowflow as af
-            >>> ds = af.from_arrow(pa.table({"tokens": [[1, 2, 3], [4] * 4, [5, 6]]}))
-            >>> ds.pack_sequences("tokens", 5, positions=None).to_table().to_pydict()
-            {'tokens': [[1, 2, 3, 5, 6], [4, 4, 4, 4, 0]], 'segment_ids': [[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]]}
+            >>> ds = af.from_arrow(pa.table({"tokens": [[1, 2, 3], [4] * 4, [5, 6]], "source": ["a", "b", "c"]}))
+            >>> packed = ds.pack_sequences("tokens", 5, positions=None).to_table().to_pydict()
+            >>> packed["tokens"], packed["segment_ids"]
+            ([[1, 2, 3, 5, 6], [4, 4, 4, 4, 0]], [[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]])
+            >>> packed["source"]
+            [['a', 'c'], ['b']]
         """
         return Dataset(
             PackSequences.of(
                 self._plan,
-                column,
+                columns,
                 length,
                 strategy=strategy,
                 window_rows=window_rows,
                 pad_value=pad_value,
+                bos=bos,
+                overlong=overlong,
                 segment_ids=segment_ids,
                 positions=positions,
             )

@@ -27,6 +27,7 @@ VECTOR_WIDTH: Final = 16
 VECTOR_BATCH_ROWS: Final = 65_536
 DENSE: Final = tuple(f"dense_{i}" for i in range(13))
 DOCUMENTS: Final = 160_000
+LABELLED: Final = DOCUMENTS // 4
 DOCUMENT_FILES: Final = 4
 DOCUMENT_ROW_GROUP_ROWS: Final = 5_000
 VOCABULARY: Final = 50_000
@@ -61,6 +62,11 @@ def shards(number: int, *, rows: int = 1_000) -> list[str]:
 def documents() -> list[str]:
     """Returns the paths of 160,000 documents of 50 to 1,500 tokens, in the column `tokens` (list<int32>)."""
     return _parquet_files(made_once("documents", _write_documents))
+
+
+def labelled_documents() -> list[str]:
+    """Returns the paths of 40,000 such documents, with `labels` and `mask` of equal lengths (list<int32>)."""
+    return _parquet_files(made_once("labelled-documents", _write_labelled_documents))
 
 
 def document_tokens() -> int:
@@ -246,6 +252,22 @@ def _write_documents(folder: Path) -> None:
         table = pa.table({"tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))})
         path = folder / f"part-{number:03}.parquet"
         pq.write_table(table, path, row_group_size=DOCUMENT_ROW_GROUP_ROWS)
+
+
+def _write_labelled_documents(folder: Path) -> None:
+    import pyarrow.compute as pc
+
+    for path in documents()[: DOCUMENT_FILES * LABELLED // DOCUMENTS]:
+        tokens = pq.read_table(path).column("tokens").combine_chunks()
+        lists = {
+            "tokens": tokens.values,
+            "labels": pc.subtract(tokens.values, 1),
+            "mask": pc.bit_wise_and(tokens.values, 1),
+        }
+        table = pa.table(
+            {name: pa.ListArray.from_arrays(tokens.offsets, each) for name, each in lists.items()}
+        )
+        pq.write_table(table, folder / Path(path).name, row_group_size=DOCUMENT_ROW_GROUP_ROWS)
 
 
 def _write_images(folder: Path) -> None:

@@ -120,6 +120,12 @@ PIPELINES: dict[str, Make] = {
         .pack_sequences("tokens", 32, strategy="concat_then_split", window_rows=50)
         .batch(8)
     ),
+    "packed columns": lambda folder: (
+        documents(400)
+        .with_columns(labels=pl.col("tokens"))
+        .pack_sequences(["tokens", "labels"], 32, strategy="best_fit", window_rows=50, bos=-1, overlong="drop")
+        .batch(8)
+    ),
     "overlapping and exploded": lambda folder: documents(60).explode("tokens").select("id").window(5, shift=3).batch(16),
     "lanes": lambda folder: files(folder).shuffle(64, seed=3).batch(16).split_by_rank(0, 1, lanes=4, how="parts"),
     "lanes of a rank": lambda folder: files(folder).batch(16).map(doubled, keeps_rows=True).split_by_rank(1, 2, lanes=4),

@@ -131,7 +131,7 @@ COLUMNS: Final[dict[str, Pipeline]] = {
     "sample": of("keyed", lambda rows, wide: rows.sample(4, weights=pl.col("key") + 1, seed=1)),
     "padded_batch": of("lists", lambda rows, wide: rows.padded_batch(4)),
     "bucket_by_sequence_length": of("lists", lambda rows, wide: rows.bucket_by_sequence_length(wide.first, [2], [2, 2])),
-    "pack_sequences": of("keyed", lambda rows, wide: rows.select("tokens").pack_sequences("tokens", 4)),
+    "pack_sequences": of("keyed", lambda rows, wide: rows.pack_sequences("tokens", 4)),
     "unbatch": of("whole", lambda rows, wide: rows.batch(4).unbatch()),
     "window": of("whole", lambda rows, wide: rows.window(2)),
     "window of series": of("keyed", lambda rows, wide: rows.drop("tokens").window(2, shift=1, by="key")),

@@ -238,6 +238,12 @@ def with_tokens(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"tokens": pa.array(tokens, pa.list_(pa.int64()))})
 
 
+def with_labels(batch: pa.RecordBatch) -> pa.RecordBatch:
+    tokens = with_tokens(batch).column("tokens")
+    labels = pa.array([[value + 1 for value in one] for one in tokens.to_pylist()], tokens.type)
+    return pa.record_batch({"row": batch.column("row"), "tokens": tokens, "labels": labels})
+
+
 OTHERS: tuple[tuple[int, int], ...] = ((100, 2), (102, 1))
 """First row and rows of the splits that `concatenate` adds."""
 ZIPPED = 17
@@ -353,8 +359,10 @@ LIBRARY: dict[str, Build] = {
         pl.col("row") % 3, size, max_groups=groups, max_lag_rows=lag
     ),
     "padded_batch": lambda ds, size: ds.map(with_tokens).padded_batch(size),
-    "pack": lambda ds, length, window, strategy: ds.map(with_tokens).pack_sequences(
-        "tokens", length, window_rows=window, strategy=strategy
+    "pack": lambda ds, length, window, strategy, more: ds.map(
+        with_labels if more else with_tokens
+    ).pack_sequences(
+        ["labels", "tokens"] if more else "tokens", length, window_rows=window, strategy=strategy
     ),
     "rebatch": lambda ds, size: ds.batch(size).unbatch(),
     "window": lambda ds, size, shift, stride, drop: ds.window(
@@ -483,9 +491,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "bucket": st.tuples(st.lists(st.integers(1, 4), min_size=3, max_size=3), st.integers(1, 12)),
     "group": st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12)),
     "padded_batch": st.tuples(st.integers(1, 5)),
-    "pack": st.tuples(
-        st.integers(1, 6), st.integers(1, 8), st.sampled_from(["first_fit", "concat_then_split"])
-    ),
+    "pack": st.tuples(st.integers(1, 6), st.integers(1, 8), st.sampled_from(packing.STRATEGIES)),
     **dict.fromkeys(
         ("window", "series"),
         st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 2), st.booleans()),
@@ -915,14 +921,14 @@ def padded(below: Iterable[Segment], epoch: int, size: int) -> Iterator[Segment]
 
 
 def packed(
-    below: Iterable[Segment], epoch: int, length: int, window: int, strategy: str
+    below: Iterable[Segment], epoch: int, length: int, window: int, strategy: str, more: bool
 ) -> Iterator[Segment]:
-    tokens: list[list[int] | None] = [*tokens_of(below)]
-    by_name = {
-        "first_fit": lambda: packing.naive_first_fit(tokens, length, window),
-        "concat_then_split": lambda: packing.naive_cut(tokens, length),
-    }
-    columns = packing.padded(by_name[strategy](), length, 0)
+    rows = packing.naive(tokens_of(below), length, window, strategy)
+    columns = packing.padded(rows, length, 0)
+    if more:
+        labels = [[[token + 1 for token in piece] for piece in row] for row in rows]
+        columns["labels"] = packing.padded(labels, length, 0)["tokens"]
+        columns["row"] = [[piece[0] for piece in row] for row in rows]
     yield 0, [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

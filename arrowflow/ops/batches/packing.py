@@ -7,8 +7,10 @@ tokens. A gather by token takes 7 ms (Arrow) or 14 ms (NumPy).
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,56 +22,47 @@ Integers = npt.NDArray[np.int64]
 
 
 class Documents(NamedTuple):
-    """The documents of a window.
+    """The documents of a window, in one column.
 
     Attributes:
         values: The tokens of each chunk.
         begins: First token of each document, counted through all `values`.
-        lengths: Tokens of each document.
     """
 
     values: list[pa.Array]
     begins: Integers
-    lengths: Integers
 
 
 class Pieces(NamedTuple):
-    """The slices that are copied into rows, ordered by row.
+    """The pieces of documents that are copied into rows, ordered by row.
 
     Attributes:
-        begins: First token of each piece.
+        owners: Document of each piece.
+        starts: Tokens of its document that come before each piece.
         sizes: Tokens of each piece.
         rows: Row of each piece; every row has a piece.
     """
 
-    begins: Integers
+    owners: Integers
+    starts: Integers
     sizes: Integers
     rows: Integers
 
 
-class Packed(NamedTuple):
-    """The packed rows of a window, in order."""
-
-    tokens: pa.Array
-    segment_ids: pa.Array
-    positions: pa.Array
-
-
 def documents_of(columns: Sequence[pa.Array]) -> Documents:
-    """Returns the documents in chunks of a list column; a null is a document without tokens."""
-    values, begins, lengths, base = [], [], [], 0
+    """Returns the documents in chunks of a list column."""
+    values, begins, base = [], [], 0
     for column in columns:
-        bounds, sizes = _bounds(column)
+        bounds, _ = _bounds(column)
         first, last = int(bounds[0]), int(bounds[-1])
         values.append(column.values.slice(first, last - first))
         begins.append(bounds[:-1] + (base - first))
-        lengths.append(sizes)
         base += last - first
-    return Documents(values, _joined(begins), _joined(lengths))
+    return Documents(values, _joined(begins))
 
 
 def document_lengths(columns: Sequence[pa.Array]) -> Integers:
-    """Returns the tokens of each document in chunks of a list column."""
+    """Returns the tokens of each document in chunks of a list column; a null is a document without tokens."""
     return _joined([_bounds(column)[1] for column in columns])
 
 
@@ -92,17 +85,22 @@ def _joined(parts: list[Integers]) -> Integers:
 # ------------------------------------------------------------------------------------- who goes where
 
 
-def fitted(documents: Documents, length: int) -> Pieces:
-    """Returns the documents in as few rows as first-fit decreasing needs; documents over `length` tokens are cut.
+def fitted(lengths: Integers, length: int, *, best: bool) -> Pieces:
+    """Returns the documents in few rows, each whole; documents over `length` tokens are cut.
 
     Rows come in the order of their first documents, and the documents of a row in their own order. Placing goes by
     length; without this order the rows would come sorted by the length of their documents.
+
+    Args:
+        lengths: Tokens of each document.
+        length: Tokens of a row.
+        best: Whether each document goes into the row that it fills best; otherwise into the first one with room.
     """
-    counts = -(-documents.lengths // length)
-    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    begins = np.repeat(documents.begins, counts) + number * length
-    sizes = np.minimum(np.repeat(documents.lengths, counts) - number * length, length)
-    bins = first_fit_decreasing(sizes, length)
+    counts = -(-lengths // length)
+    owners = np.repeat(np.arange(len(lengths)), counts)
+    starts = (np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)) * length
+    sizes = np.minimum(lengths[owners] - starts, length)
+    bins = (best_fit_decreasing if best else first_fit_decreasing)(sizes, length)
     # NumPy keeps the last of several values for one index, so the earliest piece comes last.
     first = np.empty(bins.max(initial=-1) + 1, np.int64)
     first[bins[::-1]] = np.arange(len(bins))[::-1]
@@ -110,7 +108,40 @@ def fitted(documents: Documents, length: int) -> Pieces:
     rank[np.argsort(first)] = np.arange(len(first))
     rows = rank[bins]
     order = np.argsort(rows, kind="stable")
-    return Pieces(begins[order], sizes[order], rows[order])
+    return Pieces(owners[order], starts[order], sizes[order], rows[order])
+
+
+def best_fit_decreasing(sizes: Integers, room: int) -> Integers:
+    """Returns the bin of each size: the largest first, each into the bin with the least room for it, the first of equal ones.
+
+    Examples:
+        >>> best_fit_decreasing(np.array([6, 7, 3, 4]), 10).tolist()
+        [1, 0, 0, 1]
+    """
+    order = np.argsort(-sizes, kind="stable")
+    rooms: list[int] = []  # of bins that are not full, ascending
+    bins_with: dict[int, list[int]] = {}  # a heap for each of them
+    found, count = [], 0
+    for size in sizes[order].tolist():
+        at = bisect_left(rooms, size)
+        if at < len(rooms):
+            left = rooms[at] - size
+            equal = bins_with[rooms[at]]
+            number = heappop(equal)
+            if not equal:
+                del bins_with[rooms.pop(at)]
+        else:
+            number, left = count, room - size
+            count += 1
+        found.append(number)
+        if left:
+            if left not in bins_with:
+                insort(rooms, left)
+                bins_with[left] = []
+            heappush(bins_with[left], number)
+    bins = np.empty(len(sizes), np.int64)
+    bins[order] = found
+    return bins
 
 
 def first_fit_decreasing(sizes: Integers, room: int) -> Integers:
@@ -166,53 +197,84 @@ def _fitted_in(tree: list[int], sizes: list[int]) -> list[int]:
     return bins
 
 
-def cut(documents: Documents, length: int, skip: int, num_rows: int) -> Pieces:
+def cut(lengths: Integers, length: int, skip: int, num_rows: int) -> Pieces:
     """Returns `num_rows` rows of the documents' tokens, in order, cut every `length` tokens.
 
     Args:
-        documents: The documents.
+        lengths: Tokens of each document.
         length: Tokens of a row.
         skip: Tokens of the first document that are in earlier rows.
         num_rows: Rows to fill; the last row may be short, where there are no more tokens.
     """
-    ends = np.cumsum(documents.lengths) - skip
+    ends = np.cumsum(lengths) - skip
     stop = min(num_rows * length, int(ends[-1]))
     borders = np.concatenate([ends[ends < stop], np.arange(0, stop, length), [0, stop]])
     borders = np.unique(borders[borders >= 0])
     starts = borders[:-1]
-    owner = np.searchsorted(ends, starts, side="right")
-    begins = documents.begins[owner] + starts - (ends[owner] - documents.lengths[owner])
-    return Pieces(begins, np.diff(borders), starts // length)
+    owners = np.searchsorted(ends, starts, side="right")
+    return Pieces(owners, starts - (ends[owners] - lengths[owners]), np.diff(borders), starts // length)
 
 
 # -------------------------------------------------------------------------------------------- copying
 
 
-def lay_out(values: list[pa.Array], pieces: Pieces, length: int, pad_value: Any) -> Packed:
-    """Returns rows of exactly `length` tokens: pieces one after the other, then padding.
+class Layout:
+    """Rows of exactly `length` tokens: pieces one after the other, then padding.
 
-    Segments count from 1 in each row, positions from 0 in each piece; both are 0 in padding.
+    Each row is a list of slices, its pieces and one for its padding, which may be empty.
     """
-    num_rows = int(pieces.rows[-1]) + 1 if len(pieces.rows) else 0
-    starts = np.searchsorted(pieces.rows, np.arange(num_rows))
-    filled = np.bincount(pieces.rows, weights=pieces.sizes, minlength=num_rows).astype(np.int64)
-    # Each row has one more piece after its own, its padding, which may be empty.
-    at = np.arange(len(pieces.rows)) + pieces.rows
-    pads = np.append(starts[1:], len(pieces.rows))[:num_rows] + np.arange(num_rows)
-    sizes = np.empty(len(at) + num_rows, np.int64)
-    sizes[at], sizes[pads] = pieces.sizes, length - filled
-    begins, ramps = np.empty_like(sizes), np.zeros_like(sizes)
-    begins[at], begins[pads] = pieces.begins, sum(map(len, values))
-    ramps[pads] = length
-    segments = np.zeros(len(sizes), np.int32)
-    segments[at] = np.arange(1, len(at) + 1) - starts[pieces.rows]
-    padding = _array(np.full(length, pad_value, numpy_dtype(values[0].type)), values[0].type)
-    ramp = np.concatenate([np.arange(length, dtype=np.int32), np.zeros(length, np.int32)])
-    return Packed(
-        _slices(pa.concat_arrays([*values, padding]), begins, sizes),
-        _array(np.repeat(segments, sizes), pa.int32()),
-        _slices(_array(ramp, pa.int32()), ramps, sizes),
-    )
+
+    def __init__(self, pieces: Pieces, length: int) -> None:
+        rows = pieces.rows
+        num_rows = int(rows[-1]) + 1 if len(rows) else 0
+        self.bounds: Final = np.searchsorted(rows, np.arange(num_rows + 1))
+        """Where the pieces of each row begin, and the last ones end."""
+        self._pieces = pieces
+        self._length = length
+        self._at = np.arange(len(rows)) + rows
+        self._pads = self.bounds[1:] + np.arange(num_rows)
+        self._sizes = np.empty(len(rows) + num_rows, np.int64)
+        filled = np.bincount(rows, weights=pieces.sizes, minlength=num_rows).astype(np.int64)
+        self._sizes[self._at], self._sizes[self._pads] = pieces.sizes, length - filled
+
+    def tokens(self, documents: Documents, pad_value: Any, bos: Any) -> pa.Array:
+        """Returns the tokens of a column; `bos`, unless None, comes before each document and counts as its first token."""
+        values, pieces = documents.values, self._pieces
+        type = values[0].type
+        dtype = numpy_dtype(type)
+        begins, sizes = np.empty_like(self._sizes), self._sizes
+        begins[self._pads] = num_tokens = sum(map(len, values))
+        begins[self._at] = documents.begins[pieces.owners] + pieces.starts
+        more = [_array(np.full(self._length, pad_value, dtype), type)]
+        if bos is not None:
+            more.append(_array(np.full(1, bos, dtype), type))
+            heads = np.zeros_like(sizes)
+            heads[self._at] = pieces.starts == 0
+            begins[self._at] -= pieces.starts > 0
+            begins = np.stack([np.full_like(begins, num_tokens + self._length), begins], axis=1).ravel()
+            sizes = np.stack([heads, sizes - heads], axis=1).ravel()
+        return _slices(pa.concat_arrays([*values, *more]), begins, sizes)
+
+    def segment_ids(self) -> pa.Array:
+        """Returns the number of its piece in the row for each token, from 1; 0 in padding."""
+        segments = np.zeros(len(self._sizes), np.int32)
+        rows = self._pieces.rows
+        segments[self._at] = np.arange(1, len(rows) + 1) - self.bounds[rows]
+        return _array(np.repeat(segments, self._sizes), pa.int32())
+
+    def positions(self) -> pa.Array:
+        """Returns the number of each token in its piece, from 0; 0 in padding."""
+        ramp = np.concatenate([np.arange(self._length, dtype=np.int32), np.zeros(self._length, np.int32)])
+        begins = np.zeros_like(self._sizes)
+        begins[self._pads] = self._length
+        return _slices(_array(ramp, pa.int32()), begins, self._sizes)
+
+    def by_segment(self, values: pa.Array) -> pa.Array:
+        """Returns lists of the values of the documents that the segments of each row come from; a value for each piece."""
+        bounds = pa.py_buffer(self.bounds.astype(np.int32))
+        return pa.Array.from_buffers(
+            pa.list_(values.type), len(self.bounds) - 1, [None, bounds], children=[values]
+        )
 
 
 def _slices(values: pa.Array, begins: Integers, sizes: Integers) -> pa.Array:
