@@ -491,7 +491,9 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "bucket": st.tuples(st.lists(st.integers(1, 4), min_size=3, max_size=3), st.integers(1, 12)),
     "group": st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12)),
     "padded_batch": st.tuples(st.integers(1, 5)),
-    "pack": st.tuples(st.integers(1, 6), st.integers(1, 8), st.sampled_from(packing.STRATEGIES)),
+    "pack": st.tuples(
+        st.integers(1, 6), st.integers(1, 8), st.sampled_from(packing.STRATEGIES), st.booleans()
+    ),
     **dict.fromkeys(
         ("window", "series"),
         st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 2), st.booleans()),
