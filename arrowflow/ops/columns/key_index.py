@@ -146,6 +146,7 @@ def _bits(rows: int) -> int:
     return max(1, (4 * rows - 1).bit_length())
 
 
-def index_bytes(keys: pa.RecordBatch) -> int:
-    """Returns the bytes of an index of keys."""
-    return 4 * (1 << _bits(keys.num_rows)) + (4 + 8 * num_words(keys.schema.types)) * keys.num_rows
+def index_bytes(keys: pa.RecordBatch, *, groups: bool) -> int:
+    """Returns the bytes of an index of keys, perhaps with its groups."""
+    row_bytes = 4 + 8 * num_words(keys.schema.types) + (20 if groups else 0)
+    return 4 * (1 << _bits(keys.num_rows)) + row_bytes * keys.num_rows

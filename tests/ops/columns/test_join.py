@@ -13,7 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import arrowflow as af
-from arrowflow.ops.columns.key_index import MISSING, KeyIndex
+from arrowflow.ops.columns.key_index import MISSING, KeyIndex, index_bytes
 from arrowflow.testing import batches_of, check_operator
 from tests.ops.tables import ALL_TYPES, NAN, NUMBERS, refused
 
@@ -204,12 +204,26 @@ def test_table_and_index_are_charged_once_a_run() -> None:
     with iter(ds.concatenate(ds.select("id", "x"))) as batches:
         next(batches)
         assert 0 <= batches.stats().ledger_peak_bytes - held < 1 << 16
+    several = af.range(3).join(table, "id", unique=False)
+    assert several._ready().chain.stages[0].kernels[-1].floor_bytes == held + 20 * (1 << 16)
     refused(
         af.BudgetError,
         lambda: ds.with_options(af.Options(ram_budget=held - 1)).to_table(),
         f"join {held:,}",
         "under the least",
     )
+
+
+@pytest.mark.parametrize("names", [["a"], ["t"], ["a", "b"], ["a", "b", "a2"], ["a", "t"]])
+def test_the_bytes_of_an_index_are_those_that_are_charged(names: list[str]) -> None:
+    numbers = pa.array(range(5_000))
+    table = pa.record_batch({"a": numbers, "b": numbers, "a2": numbers, "t": numbers.cast(pa.string())})
+    keys = table.select(names)
+    index = KeyIndex(keys)
+    arrays: list[Any] = [index._slots, index._same_as, *index._words]
+    assert 0 <= sum(array.nbytes for array in arrays) - index_bytes(keys, groups=False) < 64
+    arrays += index.groups()
+    assert 0 <= sum(array.nbytes for array in arrays) - index_bytes(keys, groups=True) < 64
 
 
 # -------------------------------------------------------------------------------------------- errors
