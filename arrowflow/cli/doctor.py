@@ -105,24 +105,23 @@ def _examined(text: str, source: Read) -> dict[str, Any]:
     kept: list[Finding] = []
     if sample is not None:
         with tempfile.TemporaryDirectory(prefix="arrowflow-doctor-") as folder:
-            before = sample.seconds(sample.dataset)
             for number, finding in enumerate(findings):
                 if finding.cure:
-                    after = sample.written(Path(folder) / str(number), finding.cure)
-                    finding.gain = before / sample.seconds(after)
+                    before, after = sample.compared(sample.written(Path(folder) / str(number), finding.cure))
+                    finding.gain = before / after
             kept = [each for each in findings if each.gain is None or each.gain >= each.least_gain]
             cure = _together(kept)
-            total = before / sample.seconds(sample.written(Path(folder) / "all", cure)) if cure else None
+            tried = sample.compared(sample.written(Path(folder) / "all", cure)) if cure else None
     else:
         kept = [each for each in findings if each.least_gain < WORTH]
-        cure, before, total = _together(kept), None, None
+        cure, tried = _together(kept), None
     return {
         "source": text,
         "rows": found["rows"],
         "sample_rows": None if sample is None else sample.rows,
-        "sample_seconds": before,
+        "sample_seconds": tried and list(tried),
         "findings": [_as_json(each) for each in kept],
-        "gain": total,
+        "gain": tried and tried[0] / tried[1],
         "cure": _command(text, cure, *target_of(found)) if cure else None,
     }
 
@@ -284,11 +283,9 @@ def _show(report: Mapping[str, Any]) -> None:
     if report["cure"]:
         write_text("cure:", f"  {report['cure']}")
     if report["gain"] is not None:
-        rows, seconds = report["sample_rows"], report["sample_seconds"]
+        rows, (before, after) = report["sample_rows"], report["sample_seconds"]
         speed = f"{report['gain']:.2f} times as fast" if report["gain"] >= NOTICED else "no faster to read"
-        write_text(
-            f"tried on {counted(rows, 'row')}: {seconds:.3f} s before, {seconds / report['gain']:.3f} s after, {speed}"
-        )
+        write_text(f"tried on {counted(rows, 'row')}: {before:.3f} s before, {after:.3f} s after, {speed}")
     elif report["sample_rows"] is None:
         write_text(
             "gains are not measured: the files are not local, or one row group is too large for a sample"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -266,7 +265,7 @@ def _bar(rows: int) -> Iterator[Any]:
         *progress.Progress.get_default_columns(),
         progress.MofNCompleteColumn(),
         console=screen,
-        disable=not sys.stderr.isatty() or bool(os.environ.get("TQDM_DISABLE")),
+        disable=not sys.stderr.isatty() or Options.of_environment().progress is False,
         transient=True,
     )
     with shown:

@@ -19,7 +19,7 @@ SAMPLE_BYTES: Final = 64 << 20
 """The decoded bytes of a sample: some 50 ms, in which a difference of a fifth is seen."""
 MAX_SAMPLE_BYTES: Final = 512 << 20
 MAX_FILES: Final = 512
-REPEATS: Final = 5
+LEAST_TURNS, MOST_TURNS, SECONDS = 5, 20, 1.0
 
 _CLOCK: Final = WallClock()
 
@@ -46,9 +46,17 @@ class Sample:
     to: str
     compression: str
 
-    def seconds(self, dataset: Dataset) -> float:
-        """Returns the shortest time of an epoch, planning included."""
-        return min(self._epoch(dataset) for _ in range(REPEATS))
+    def compared(self, after: Dataset) -> tuple[float, float]:
+        """Returns the shortest times of an epoch before and after, planning included.
+
+        Both are read in turns, so that other work on the machine meets both.
+        """
+        times: list[tuple[float, float]] = []
+        began = _CLOCK.now()
+        while len(times) < LEAST_TURNS or (len(times) < MOST_TURNS and _CLOCK.now() - began < SECONDS):
+            times.append((self._epoch(self.dataset), self._epoch(after)))
+        before, later = (min(each) for each in zip(*times, strict=True))
+        return before, later
 
     def _epoch(self, dataset: Dataset) -> float:
         began = _CLOCK.now()

@@ -59,7 +59,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets how many times as fast a sample is after its cure."""
 
     def set(gain: float) -> None:
-        monkeypatch.setattr(Sample, "seconds", lambda self, dataset: gain if dataset is self.dataset else 1.0)
+        monkeypatch.setattr(Sample, "compared", lambda self, after: (gain, 1.0))
 
     monkeypatch.setattr(doctor, "HUGE_GROUP_BYTES", 1 << 60)
     monkeypatch.setattr(doctor, "TINY_GROUP_BYTES", 8 << 10)

@@ -93,3 +93,13 @@ def test_failures_are_one_line_and_a_code(tmp_path: Path, run: Callable[..., Any
     assert "known formats" in run("inspect", tmp_path, "--format", "parket", code=2).stderr.replace(
         "did you mean", "known formats"
     )
+
+
+def test_a_delta_table_by_its_folder(tmp_path: Path, answer: Callable[..., Any]) -> None:
+    delta = pytest.importorskip("deltalake")
+    for part in range(2):
+        delta.write_deltalake(tmp_path / "table", TABLE.select(["x"]).slice(part * 300, 300), mode="append")
+    delta.DeltaTable(tmp_path / "table").delete("x < 100")
+    found = answer("inspect", tmp_path / "table")
+    assert (found["rows"], found["columns"][0]["name"]) == (500, "x")
+    assert answer("inspect", tmp_path / "table", "--format", "delta") == found

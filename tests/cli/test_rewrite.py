@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,3 +148,49 @@ def test_lists_of_other_sizes_are_no_fixed_ones(
 ) -> None:
     run("rewrite", source, tmp_path / "out", "--fixed", "tokens:4", code=1)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_remote_target_is_written_as_writers_do(
+    source: Path, run: Callable[..., Any], answer: Callable[..., Any]
+) -> None:
+    target = "memory://rewritten-by-the-command-line"
+    run("rewrite", source, target, "--shard-rows", 600)
+    assert [json.loads(line)["x"] for line in run("head", target, "-n", 5, "--json").stdout.splitlines()] == [
+        int(value) for value in TABLE["x"][:5].to_pylist()
+    ]
+    found = answer("inspect", target)
+    assert (found["files"], found["rows"], found["columns"][0]["codecs"]) == (2, ROWS, ["ZSTD"])
+    run("rewrite", source, target, code=1)
+
+
+KILLED = """
+import os, sys
+from arrowflow.cli import rewrite
+from arrowflow_cli import main
+
+def kills(path):
+    os._exit(9)
+
+if len(list(rewrite.Path(sys.argv[2]).parent.glob(".rewriting-*/data/*"))) < 3:
+    rewrite.flush = kills
+main()
+"""
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_is_never_half(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code = KILLED.replace("sys.argv[2]", repr(str(out)))
+    codes: list[int] = []
+    while not codes or codes[-1] == 9:
+        assert len(codes) < 5
+        assert not out.exists()
+        done = subprocess.run(
+            [sys.executable, "-c", code, "rewrite", source, out, "--shard-rows", "250"],
+            env={**os.environ, "ARROWFLOW_CPU_BUDGET": "1"},
+            check=False,
+            timeout=60,
+        )
+        codes.append(done.returncode)
+    assert codes == [9, 9, 9, 0]
+    assert pds.dataset(out).to_table().equals(TABLE)
