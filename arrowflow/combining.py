@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Literal, get_args
 
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
@@ -14,6 +14,9 @@ from arrowflow.ops.combine.sample_from_datasets import SampleFromDatasets
 from arrowflow.ops.combine.zip import Zip
 from arrowflow.options import check_seed
 from arrowflow.plan.node import Node
+
+Stop = Literal["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"]
+"""Where a mix ends, in the words of `datasets.interleave_datasets`."""
 
 
 def zip(*datasets: Dataset) -> Dataset:
@@ -42,7 +45,7 @@ def sample_from_datasets(
     weights: Sequence[float] | None = None,
     *,
     seed: int | None = None,
-    stop_on_empty_dataset: bool = True,
+    stop: Stop = "first_exhausted",
 ) -> Dataset:
     """Mixes datasets at random: each row comes from one of them, drawn by weight.
 
@@ -57,9 +60,12 @@ def sample_from_datasets(
             default all are drawn equally often.
         seed: Seed of the draws, which also follow from the epoch; by default derived from `Options.seed` and the
             operator's place.
-        stop_on_empty_dataset: Whether the mix ends where a dataset is drawn that has no more rows, so that shares
-            hold to the end. With False the mix goes on with the other datasets until all have ended. Their weights
-            keep their relation.
+        stop: Where the mix ends. `"first_exhausted"`: where a dataset is drawn that has no more rows, so that shares
+            hold to the end. `"all_exhausted"`: where that has happened to each dataset. Until then one that has ended
+            begins again, in the same order, so its rows come several times in an epoch (oversampling); one without
+            rows is left out.
+            `"all_exhausted_without_replacement"`: the mix goes on with the other datasets until all have ended, and
+            each row comes once. Their weights keep their relation.
 
     Raises:
         PlanError: An argument is no dataset or is in batches, or weights do not fit; or, once the plan is bound,
@@ -70,13 +76,21 @@ def sample_from_datasets(
         >>> ds = af.sample_from_datasets([af.range(100), af.range(1000, 1100)], weights=[3, 1], seed=1)
         >>> ds.take(8).to_table()["id"].to_pylist()
         [0, 1, 2, 1000, 3, 4, 1001, 5]
+        >>> small, large = af.range(2), af.range(10, 15)
+        >>> af.sample_from_datasets([small, large], seed=1, stop="all_exhausted").to_table()["id"].to_pylist()
+        [10, 11, 0, 12, 1, 0, 13, 14]
     """
+    if stop not in get_args(Stop):
+        raise PlanError(
+            f"sample_from_datasets: stop is one of {', '.join(get_args(Stop))}, got {shown(stop)}"
+        )
     plans = _mixed("sample_from_datasets", datasets)
     node = SampleFromDatasets(
         inputs=plans,
         weights=None if weights is None else _weights(weights, len(plans)),
         seed=check_seed("sample_from_datasets", seed),
-        stop_on_empty_dataset=_flag("sample_from_datasets", stop_on_empty_dataset),
+        stop_on_empty_dataset=stop == "first_exhausted",
+        begins_again=stop == "all_exhausted",
     )
     return Dataset(node)
 
@@ -108,8 +122,12 @@ def choose_from_datasets(
     """
     sources = _mixed("choose_from_datasets", datasets)
     chosen = plans_of("choose_from_datasets", [choice_dataset])
-    stop = _flag("choose_from_datasets", stop_on_empty_dataset)
-    return Dataset(ChooseFromDatasets(inputs=(*sources, *chosen), stop_on_empty_dataset=stop))
+    if not isinstance(stop_on_empty_dataset, bool):
+        raise PlanError(
+            f"choose_from_datasets: stop_on_empty_dataset is True or False, got {shown(stop_on_empty_dataset)}"
+        )
+    node = ChooseFromDatasets(inputs=(*sources, *chosen), stop_on_empty_dataset=stop_on_empty_dataset)
+    return Dataset(node)
 
 
 def _mixed(operator: str, datasets: Any) -> tuple[Node, ...]:
@@ -136,9 +154,3 @@ def _weights(weights: Any, num_datasets: int) -> tuple[float, ...]:
     if not max(found) > 0:
         raise PlanError(f"sample_from_datasets: some weight is above 0, got {list(found)}")
     return found
-
-
-def _flag(operator: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise PlanError(f"{operator}: stop_on_empty_dataset is True or False, got {value!r}")
-    return value

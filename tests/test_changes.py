@@ -185,7 +185,9 @@ SOURCES = [
 
 
 def mix(weights: Sequence[float], *, stop: bool = False) -> af.Dataset:
-    return af.sample_from_datasets(SOURCES, weights, seed=1, stop_on_empty_dataset=stop)
+    return af.sample_from_datasets(
+        SOURCES, weights, seed=1, stop="first_exhausted" if stop else "all_exhausted_without_replacement"
+    )
 
 
 OLD, NEW, LAST = (0.5, 0.4, 0.1), (0.1, 0.1, 0.8), (0.8, 0.2, 0.1)

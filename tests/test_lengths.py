@@ -170,9 +170,7 @@ def resampled(ds: af.Dataset) -> af.Dataset:
 UNSURE: dict[str, Callable[[], af.Dataset]] = {
     "a seeded map": lambda: af.range(9).map(lambda batch, rng: batch.slice(int(rng.integers(9))), seed=1),
     "a resampling": lambda: resampled(af.range(99)),
-    "a mixture": lambda: af.sample_from_datasets(
-        [odd(af.range(300)), odd(af.range(90))], stop_on_empty_dataset=True
-    ),
+    "a mixture": lambda: af.sample_from_datasets([odd(af.range(300)), odd(af.range(90))]),
     "sources of a function": lambda: af.range(3).flat_map(lambda batch: af.from_generator(growing())),
     "draws in sources of a function": lambda: af.range(3).interleave(lambda batch: resampled(af.range(50))),
     "a map after a shuffle": lambda: af.range(99).shuffle(50, seed=1).map(lambda batch: batch.slice(1)),

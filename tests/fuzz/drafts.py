@@ -328,10 +328,11 @@ def _mix(draw: Draw, draft: Draft) -> Draft:
     texts = [other.text + (".repeat()" if endless else "") for other in others]
     weights = pick(draw, "", f", weights={[5, 2, 1][: len(others) + 1]}")
     stop = pick(draw, True, False) or endless
+    ends = "first_exhausted" if stop else "all_exhausted_without_replacement"
     limits = ", ".join(other.limit for other in others)
     return replace(
         draft,
-        text=f"af.sample_from_datasets([{', '.join([draft.text, *texts])}]{weights}, seed=1, stop_on_empty_dataset={stop})",
+        text=f"af.sample_from_datasets([{', '.join([draft.text, *texts])}]{weights}, seed=1, stop={ends!r})",
         limit=f"{draft.limit}.concatenate({limits})",
         rows=draft.rows * 4 if endless else draft.rows + sum(other.rows for other in others),
         exact=draft.exact and not stop,

@@ -337,7 +337,7 @@ LIBRARY: dict[str, Build] = {
     "unique": lambda ds: ds.unique(["row"], max_rows=1_000),
     "concatenate": lambda ds: ds.select("row", "x", "s").concatenate(others()),
     "sample": lambda ds, weights, seed, stop: af.sample_from_datasets(
-        mixed(ds), weights, seed=seed, stop_on_empty_dataset=stop
+        mixed(ds), weights, seed=seed, stop="first_exhausted" if stop else "all_exhausted_without_replacement"
     ),
     "choose": lambda ds, stop: af.choose_from_datasets(
         mixed(ds), af.from_numpy({"choice": CHOICES}), stop_on_empty_dataset=stop

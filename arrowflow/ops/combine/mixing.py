@@ -32,7 +32,7 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.mix_position import MixPosition, mix_shape
 from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
 from arrowflow.plan.node import BindContext, Node
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.widths import RowWidth, row_bytes, row_width
 
 BLOCK_ROWS = 16_384
@@ -124,6 +124,7 @@ class MixKernel(BoundaryKernel):
         schema: The schema of the output, if known.
         width: Bytes of a row by the plan as written.
         stop: Whether the output ends where a row of an ended input is needed.
+        again: Whether an ended input begins again, until all have ended.
         context: The stream's.
     """
 
@@ -137,6 +138,7 @@ class MixKernel(BoundaryKernel):
         *,
         width: RowWidth,
         stop: bool,
+        again: bool = False,
         context: Context,
     ) -> None:
         self._opened: Sequence[int] = opened
@@ -144,6 +146,10 @@ class MixKernel(BoundaryKernel):
         self._agreement = Agreement(schema)
         self._width = width
         self._stop = stop
+        self._again = again
+        self._had_rows: set[int] = set()  # inputs that may begin again
+        self._empty: set[int] = set()  # inputs that are left out from here on
+        self._ends: dict[int, Mark] = {}  # of inputs that begin again, and of which no row is taken yet
         self._context = context
         self._epoch = 0
         self._begins = True  # an item without rows gives the position of the start, which holds the cursor
@@ -199,6 +205,8 @@ class MixKernel(BoundaryKernel):
             self._held = [Held(*mark) for mark in at.marks]
             self._starts = [before for before, _ in at.marks]
             self._dropped = set(at.dropped)
+            self._had_rows = {number for number, mark in enumerate(at.marks) if tuple(mark) != (None, 0)}
+            self._empty = self._dropped - self._had_rows if self._again else set(self._dropped)
             self._restore_cursor(at.cursor)
             self.done = self._is_over()
         return None
@@ -213,7 +221,7 @@ class MixKernel(BoundaryKernel):
             return self._broken
         if not self._streams:
             for number in self._opened:
-                if number not in self._dropped:
+                if number not in self._empty:
                     self._streams[number] = self._context.open(number, self._epoch, self._starts[number])
         lacking = self._lacking()
         return None if lacking is None else self._streams[lacking]
@@ -237,6 +245,8 @@ class MixKernel(BoundaryKernel):
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes a chunk; yields the parts that are complete now."""
         number = self._number_of(stream)
+        if item.chunk.num_rows:
+            self._had_rows.add(number)
         self._held[number].add(self._agreement.conforming(item, number))
         return self._parts()
 
@@ -310,6 +320,7 @@ class MixKernel(BoundaryKernel):
         choices, block, rows = self._choices[: self._limit], self._block, sum(self._needs)
         before = self._position()
         taken = [held.pop(need) for held, need in zip(self._held, self._needs, strict=True) if need]
+        self._ends = {number: mark for number, mark in self._ends.items() if not self._needs[number]}
         chunks = [chunk for some, _ in taken for chunk in some]
         num_bytes = sum(chunk.nbytes for chunk in chunks)
         self._grow(rows, num_bytes)
@@ -352,15 +363,30 @@ class MixKernel(BoundaryKernel):
             return
         self._dropped.add(number)
         self.done = self._stop or self._is_over()
-        if not self.done:
+        if self.done:
+            return
+        if self._again and number in self._had_rows:
+            self._begin_again(number)
+        else:
+            self._empty.add(number)
+            self._held[number] = Held()
             self._decide()
+
+    def _begin_again(self, number: int) -> None:
+        """Opens an input that has ended once more. The draws stay; a state holds its end, until a row of it is taken."""
+        self._ended.discard(number)
+        self._had_rows.discard(number)
+        self._ends[number] = self._held[number].mark()
+        self._held[number] = Held()
+        self._streams[number] = self._context.open(number, self._epoch, None)
+        self._frame()
 
     def _is_over(self) -> bool:
         """Whether all inputs have run out that rows may come from."""
         return self._dropped.issuperset(self._opened)
 
     def _position(self) -> Position:
-        marks = tuple(held.mark() for held in self._held)
+        marks = tuple(self._ends.get(number) or held.mark() for number, held in enumerate(self._held))
         dropped = () if self._stop else tuple(sorted(self._dropped))
         return MixPosition(marks, self._cursor(), self._block, self._row, self._most, dropped)
 

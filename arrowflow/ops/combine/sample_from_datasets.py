@@ -49,6 +49,7 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
 
     Attributes:
         weights: How often each input is drawn, in relation to the others; None for equally often.
+        begins_again: Whether an input that has ended begins again, until all have ended once.
         seed: The seed of the draws; None until bound, then derived from `Options.seed` and the operator's place.
         again: Bound: rows that operators after it may ask for again.
     """
@@ -57,6 +58,7 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, local=True, new_memory=True)
 
     weights: tuple[float, ...] | None = None
+    begins_again: bool = False
     seed: int | None = None
     again: int = dataclasses.field(default=0, compare=False, repr=False)
 
@@ -67,6 +69,7 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
             "weights": None if self.weights is None else list(self.weights),
             "seed": self.seed,
             "stop_on_empty_dataset": self.stop_on_empty_dataset,
+            **({"stop": "all_exhausted"} if self.begins_again else {}),
         }
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -103,6 +106,8 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
         if len(known) < len(drawn):
             return None
         total = sum(known)
+        if self.begins_again:
+            return total if not total or total == math.inf else None
         stops = self.stop_on_empty_dataset and len(known) > 1 and total and min(known) < math.inf
         return None if stops else total
 
@@ -175,6 +180,7 @@ class SampleKernel(MixKernel):
             node.schema,
             width=node.width,
             stop=node.stop_on_empty_dataset,
+            again=node.begins_again,
             context=context,
         )
         self._key = (node.seed, SAMPLE_DRAWS, context.epoch)
@@ -210,7 +216,7 @@ class SampleKernel(MixKernel):
         return stratified(BLOCK_ROWS, (*self._key, self._block))
 
     def _choose(self, draws: Draws) -> Choices:
-        dropped = list(self._dropped)
+        dropped = list(self._empty)
         while not np.delete(self._shares, dropped).any():
             self._follow(self._weights[1:])  # all inputs that the old weights name have run out
         shares = self._shares.copy()

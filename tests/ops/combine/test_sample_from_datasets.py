@@ -47,9 +47,10 @@ def drawn(dataset: af.Dataset, rows: int) -> npt.NDArray[np.int64]:
     return inputs
 
 
-def reference(lengths: Sequence[int], weights: Sequence[float], seed: int, *, stop: bool) -> list[int]:
+def reference(lengths: Sequence[int], weights: Sequence[float], seed: int, *, stop: str) -> list[int]:
     """Draws row by row."""
     left, shares = list(lengths), [float(weight) for weight in weights]
+    ended, wanted = set[int](), {number for number, weight in enumerate(weights) if weight}
     rows: list[int] = []
     for block in itertools.count():
         for draw in stratified(mixing.BLOCK_ROWS, (seed, SAMPLE_DRAWS, 0, block)).tolist():
@@ -62,8 +63,12 @@ def reference(lengths: Sequence[int], weights: Sequence[float], seed: int, *, st
                 )
                 if left[number]:
                     break
-                if stop:
+                ended.add(number)
+                if stop == "first_exhausted" or ended == wanted:
                     return rows
+                if stop == "all_exhausted" and lengths[number]:
+                    left[number] = lengths[number]
+                    break
                 shares[number] = 0
             rows.append(number * MANY + lengths[number] - left[number])
             left[number] -= 1
@@ -83,11 +88,13 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+STOPS = ["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"]
 CASES: list[dict[str, Any]] = [
     {"seed": 1},
-    {"seed": 2, "stop_on_empty_dataset": False},
-    {"seed": 4, "weights": [1, 5], "stop_on_empty_dataset": False},
+    {"seed": 2, "stop": "all_exhausted_without_replacement"},
+    {"seed": 4, "weights": [1, 5], "stop": "all_exhausted_without_replacement"},
     {"weights": [0, 1]},
+    {"seed": 3, "weights": [1, 2], "stop": "all_exhausted"},
 ]
 
 
@@ -112,21 +119,25 @@ def test_contracts(case: dict[str, Any], table: pa.Table, small_blocks: None) ->
 
 def test_contracts_of_whole_blocks() -> None:
     check_operator(
-        lambda ds: af.sample_from_datasets([ds, ds.take(2), ds], seed=1, stop_on_empty_dataset=False),
+        lambda ds: af.sample_from_datasets(
+            [ds, ds.take(2), ds], seed=1, stop="all_exhausted_without_replacement"
+        ),
         NUMBERS,
         epochs_differ=True,
     )
 
 
-@pytest.mark.parametrize("stop", [True, False])
+@pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("weights", [(1, 1, 1), (1, 0, 7), (0.2, 0.5, 0.3)])
-@pytest.mark.parametrize("lengths", [(40, 30, 50), (3, 0, 900), (20_000, 9, 18_000)])
-def test_it_is_what_drawing_row_by_row_gives(lengths: tuple[int, ...], weights: Any, stop: bool) -> None:
+@pytest.mark.parametrize("lengths", [(40, 30, 50), (30, 0, 900), (20_000, 900, 18_000)])
+def test_it_is_what_drawing_row_by_row_gives(lengths: tuple[int, ...], weights: Any, stop: Any) -> None:
     inputs = [af.range(n * MANY, n * MANY + length) for n, length in enumerate(lengths)]
-    ds = af.sample_from_datasets(inputs, list(weights), seed=5, stop_on_empty_dataset=stop)
+    ds = af.sample_from_datasets(inputs, list(weights), seed=5, stop=stop)
     found = ids(ds)
     assert found == reference(lengths, weights, 5, stop=stop)
-    if not stop:
+    if stop == "all_exhausted":
+        assert ds.num_rows is None
+    if stop == "all_exhausted_without_replacement":
         assert len(found) == sum(n for n, weight in zip(lengths, weights, strict=True) if weight)
         assert ds.num_rows == len(found)
 
@@ -202,7 +213,7 @@ def test_endless_inputs_resume(small_blocks: None) -> None:
 @pytest.mark.parametrize("disabled", [(), ALL_RULES])
 def test_rules_prune_through_all_inputs(disabled: tuple[str, ...]) -> None:
     plain, filtered = af.from_arrow(NUMBERS), af.from_arrow(NUMBERS).filter(pl.col("n") > 3)
-    ds = af.sample_from_datasets([plain, filtered], seed=1, stop_on_empty_dataset=False)
+    ds = af.sample_from_datasets([plain, filtered], seed=1, stop="all_exhausted_without_replacement")
     rows = rows_of(ds.with_options(af.Options(disabled_rules=ALL_RULES)))
     found = ds.select("s", "row").skip(1).with_options(af.Options(disabled_rules=disabled)).to_table()
     assert found.column("row").to_pylist() == rows[1:]
@@ -242,7 +253,9 @@ def test_an_error_comes_behind_the_blocks_before_it() -> None:
 
 def test_it_nests() -> None:
     def make() -> af.Dataset:
-        inner = af.sample_from_datasets([numbers(9, 9), numbers(5)], [2, 1], stop_on_empty_dataset=False)
+        inner = af.sample_from_datasets(
+            [numbers(9, 9), numbers(5)], [2, 1], stop="all_exhausted_without_replacement"
+        )
         return af.sample_from_datasets([inner.repeat(2), numbers(7)], seed=3).shuffle(4, seed=1).batch(4)
 
     check_dataset(make, epochs_differ=True)
@@ -260,7 +273,9 @@ def test_any_budget_gives_the_same() -> None:
     """Inputs of a mix, of a zip and of a concatenation share one ledger, and none waits for ever."""
     table = pa.table({"a": np.arange(20_000), "b": np.arange(20_000) / 3})
     source = af.from_arrow(table.to_batches(max_chunksize=1000))
-    mix = af.sample_from_datasets([source, source.shuffle(700, seed=1)], [2, 1], stop_on_empty_dataset=False)
+    mix = af.sample_from_datasets(
+        [source, source.shuffle(700, seed=1)], [2, 1], stop="all_exhausted_without_replacement"
+    )
     wide = af.zip(mix, af.range(50_000).map(lambda batch: batch, schema=af.range(1).schema))
     chosen = af.choose_from_datasets([wide, wide.take(900)], af.range(30_000).select(c=pl.col("id") % 2))
     ds = chosen.concatenate(wide.skip(100)).enumerate().batch(777)
@@ -300,9 +315,9 @@ def test_bad_arguments() -> None:
     refused(af.PlanError, lambda: af.sample_from_datasets(sources(2), seed=-1), name, "seed")
     refused(
         af.PlanError,
-        lambda: af.sample_from_datasets(sources(2), stop_on_empty_dataset=bad),
+        lambda: af.sample_from_datasets(sources(2), stop=bad),
         name,
-        "True or False",
+        "first_exhausted, all_exhausted",
     )
     refused(af.PlanError, lambda: af.sample_from_datasets([af.range(2).batch(1)]), name, "batch")
     other = af.sample_from_datasets([af.range(2), numbers(2)])

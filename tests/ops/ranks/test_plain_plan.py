@@ -93,7 +93,9 @@ def test_a_global_shuffle_of_a_cache_is_dealt_once(loaded: Callable[[Any], Any])
     assert_loaded(plan, loaded)
 
 
-MIXED = af.sample_from_datasets([af.range(24), af.range(24, 48)], stop_on_empty_dataset=False, seed=1)
+MIXED = af.sample_from_datasets(
+    [af.range(24), af.range(24, 48)], stop="all_exhausted_without_replacement", seed=1
+)
 ZIPS: dict[str, tuple[af.Dataset, af.Dataset]] = {
     "two sources against one": (af.range(16).concatenate(af.range(16, 48)), af.range(48)),
     "repeated": (af.range(16).repeat(3), af.range(48).with_columns(id=pl.col("id") % 16)),
@@ -324,7 +326,10 @@ def numbers(first: int, stop: int, cached: bool) -> af.Dataset:
 @pytest.mark.parametrize("size", [2, 16])
 def test_a_cache_beside_another_source_keeps_steps_equal(cached: tuple[bool, bool], size: int) -> None:
     one, other = numbers(0, 24, cached[0]), numbers(100, 125, cached[1])
-    for plan in (one.concatenate(other), af.sample_from_datasets([one, other], stop_on_empty_dataset=False)):
+    for plan in (
+        one.concatenate(other),
+        af.sample_from_datasets([one, other], stop="all_exhausted_without_replacement"),
+    ):
         for epoch in counts(plan.batch(16), size):
             rows = sum(epoch, Counter())
             assert max(rows.values()) == 1
@@ -402,7 +407,9 @@ def test_equal_inputs_that_draw_other_rows_are_no_pairs() -> None:
 def test_an_input_that_is_never_drawn_may_be_anything() -> None:
     never = af.range(100).filter(pl.col("id") % 2 == 0).split([0.5, 0.5], seed=1)[0]
     assert_same_rows(
-        af.sample_from_datasets([af.range(64), never], [1, 0], stop_on_empty_dataset=False).batch(16)
+        af.sample_from_datasets(
+            [af.range(64), never], [1, 0], stop="all_exhausted_without_replacement"
+        ).batch(16)
     )
 
 
