@@ -7,7 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from arrowflow.observe.traces import LEAST_SHARE, Bar, Trace, colour_of, merged, read_trace, rows_of, title_of
+from arrowflow.observe.traces import (
+    LEAST_SHARE,
+    Bar,
+    Trace,
+    colour_of,
+    limit_of,
+    merged,
+    read_trace,
+    rows_of,
+    title_of,
+)
 from arrowflow.optional import optional
 
 if TYPE_CHECKING:
@@ -20,7 +30,8 @@ _GAP: Final = 0.25
 def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes | None = None) -> Figure:
     """Draws when each step of a pipeline worked: one row a step, in the order of the pipeline, training last.
 
-    Calls that ran at the same time lie in lanes of their row. Grey in the row *Train* is the time inside `next()`.
+    Calls that ran at the same time lie in lanes of their row. Hatched grey in the row *Train* is the time inside `next()`.
+    The title says what limits the run.
     Calls that share a pixel are drawn as one bar; the bar is paler, the more of it is idle. Steps that took under 2 %
     of the time are only named, under the picture. Without `ax` the figure is a new one, which pyplot does not know.
 
@@ -49,7 +60,8 @@ def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes
     ax.set_xlim(0, read.length)
     waited = sum(bar.busy for bar in read.steps.get("wait", []))
     share = f", {100 * waited / read.length:.0f} % of it in next()" if waited else ""
-    ax.set_title(f"{read.length:,.1f} {read.unit} in total{share}", loc="left", pad=24)
+    limit = f": {found}" if (found := limit_of(read)) else ""
+    ax.set_title(f"{read.length:,.1f} {read.unit} in total{share}{limit}", loc="left", pad=24)
     notes = [f"under {100 * LEAST_SHARE:.0f} % of the time each: {', '.join(left_out)}"] if left_out else []
     notes += [f"{read.num_dropped:,} later events were not kept"] if read.num_dropped else []
     ax.set_xlabel("\n".join([f"time in {read.unit}", *notes]))

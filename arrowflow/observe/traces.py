@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from arrowflow.autotune.model import WANTS_MORE
 from arrowflow.errors import ArrowflowError, SourceError
 
 _HEAD: Final = ("open", "read", "decode")
@@ -142,6 +143,23 @@ def merged(bars: Iterable[Bar], pixel: float) -> list[Bar]:
             bar = Bar(began, bar.ended, busy + bar.busy)
         merged.append(bar)
     return merged
+
+
+def limit_of(trace: Trace) -> str:
+    """Returns what limits the run of a trace, in words; nothing for a trace without a loop.
+
+    That is the loop's own step, unless it waits after its first batch, too; then it is the step that works longest.
+    """
+    waits, own = trace.steps.get("wait", []), trace.steps.get("step", [])
+    if not waits or not own:
+        return ""
+    waited, stepped = sum(bar.busy for bar in waits[1:]), sum(bar.busy for bar in own)
+    busy = {name: sum(bar.busy for bar in bars) for name, bars in trace.steps.items()}
+    works = {name: seconds for name, seconds in busy.items() if name not in {"wait", "step"}}
+    if not works or waited < WANTS_MORE * (waited + stepped):
+        return "your own step limits"
+    longest = max(works, key=works.__getitem__)
+    return f"{title_of(longest)} limits, with {works[longest] / trace.length:.1f} calls at a time"
 
 
 def title_of(name: str) -> str:
