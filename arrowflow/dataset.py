@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import logging
 import math
@@ -50,6 +49,8 @@ from arrowflow.loaders.tf import TfExport, tf_dataset
 from arrowflow.loaders.torch import TorchExport, torch_dtype
 from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
+from arrowflow.observe.diagram import diagram
+from arrowflow.observe.glance import glance
 from arrowflow.observe.guessed_names import OF_DATASET, no_attribute
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
@@ -259,7 +260,33 @@ class Dataset:
         return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        if self._prepared is None and all(
+            _is_here(node) for node in post_order(self._plan) if not node.inputs
+        ):
+            with suppress(ArrowflowError):  # told where the dataset is used
+                self._ready()
+        foreseen, prepared, schema, about = self._plan.foreseen, self._prepared, None, []
+        if prepared is not None:
+            schema, about = (
+                prepared.bound.schema,
+                [" ".join(" ".join(_shown_count(*prepared.known_count)).split())],
+            )
+        names = [] if foreseen is None else foreseen.names
+        if schema is not None:
+            names = [f"{field.name}: {field.type}" for field in schema]
+        return glance(self.diagram(), about, names, None if schema is None else self._first_rows())
+
+    def _first_rows(self) -> pa.Table | None:
+        """Returns five rows, where at most one row group has to be read for them, and no function called."""
+        plan = self._plan
+        while isinstance(plan, Batch | Prefetch):
+            (plan,) = plan.inputs
+        source, *operators = post_order(plan)
+        if not _is_here(source) or not all(isinstance(node, _ROW_BY_ROW) for node in operators):
+            return None
+        with suppress(ArrowflowError):
+            return Dataset(plan).with_options(Options(progress=False)).head(5)
+        return None
 
     def _ready(self, *, without_last_select: bool = False) -> run.Prepared:
         """Prepares the plan for a run or a question; prepares it again if its files have changed."""
@@ -2905,6 +2932,20 @@ class Dataset:
                 found.append(batch)
             return pa.Table.from_batches(found, schema=reader.schema).slice(0, wanted)
 
+    def diagram(self) -> str:
+        """Returns the plan as written as a picture: SVG text, in the colour of the text around it.
+
+        Sources are on top, and each input of an operator has a branch of its own. Nothing is read. A notebook shows it
+        with the dataset.
+
+        Examples:
+            >>> import arrowflow as af
+            >>> picture = af.range(10).shuffle(10, seed=1).batch(2).diagram()
+            >>> picture[:4], picture.count("<rect")
+            ('<svg', 3)
+        """
+        return diagram(self._plan)
+
     def explain(self) -> str:
         """Returns the plan as written, as optimised and as it runs.
 
@@ -2979,6 +3020,19 @@ def _other_than_brackets(key: object) -> str:
         "a dataset has no rows by number: it is read in order, as skip(n).take(1) reads row n; for a DataLoader of "
         "PyTorch write DataLoader(ds.to_torch_dataset(), batch_size=None), or iterate over ds.to_torch() instead"
     )
+
+
+_ROW_BY_ROW = (Cast, Drop, Enumerate, FillNull, Rename, Select, Stack, Take, WithColumns, WithOptions)
+"""Operators of which the first rows need only the first rows of their input."""
+
+
+def _is_here(source: Node) -> bool:
+    """Whether a source's columns are in memory, or in the footer of a file on this machine."""
+    if not isinstance(source, Read):
+        return source.in_memory
+    paths = [source.paths] if isinstance(source.paths, str | PathLike) else source.paths
+    is_local = source.filesystem is None and not any("://" in str(path) for path in paths)
+    return is_local and source.format.name in {"parquet", "ipc"}
 
 
 def _shown_count(rows: Count, batches: Count) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -9,11 +10,15 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from arrowflow.kernels.items import Item, Slices
-from arrowflow.physical.tuning import EngineStatistics
+from arrowflow.physical.tuning import EngineStatistics, Moment
 from arrowflow.plan.position import Position
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+MAX_MOMENTS, FIRST_INTERVAL_SECONDS = 512, 0.01
+"""Moments that are kept of a run, and the time between them at its start. Noting one takes 0.7 µs, so 0.007 % of that."""
 
 
 class PassStart(NamedTuple):
@@ -77,6 +82,9 @@ class Progress:
         waited_seconds: Time inside `next()`.
         first_batch_seconds: Time inside the first `next()`.
         final: The measurements of the engine, once it has ended.
+        moments: The run over time, by the clock's seconds.
+        due: Time from which on the next moment is noted.
+        interval_seconds: Time between two of them, at least.
     """
 
     epoch: int
@@ -89,6 +97,9 @@ class Progress:
     waited_seconds: float = 0.0
     first_batch_seconds: float = 0.0
     final: EngineStatistics = field(default_factory=EngineStatistics)
+    moments: list[Moment] = field(default_factory=list)
+    due: float = -math.inf
+    interval_seconds: float = FIRST_INTERVAL_SECONDS
 
     def place(self, epoch: int, position: Position = None, batches: int = 0) -> None:
         """Moves to a place in the data."""
@@ -101,6 +112,22 @@ class Progress:
             self.first_batch_seconds = now - began
         self.last = now
         self.waited_seconds += now - began
+
+    def note(self, now: float, ledger_bytes: int) -> None:
+        """Notes a moment, before a `next()` is counted. Every other one goes when there are too many."""
+        if len(self.moments) == MAX_MOMENTS:
+            self.moments = self.moments[::2]  # a new list: another thread may read the old one
+            self.interval_seconds *= 2
+        self.moments.append(Moment(now, self.rows, self.waited_seconds, ledger_bytes))
+        self.due = now + self.interval_seconds
+
+    def history(self, ledger_bytes: int) -> tuple[Moment, ...]:
+        """Returns the moments until now, by the seconds of the run; the last one is that of the latest `next()`."""
+        began = self.began
+        if began is None:
+            return ()
+        now = Moment(self.last, self.rows, self.waited_seconds, ledger_bytes)
+        return tuple(moment._replace(seconds=moment.seconds - began) for moment in (*self.moments, now))
 
 
 Delivered = tuple[T, Position, int]

@@ -24,6 +24,7 @@ from arrowflow.kernels.items import Item, Slices
 from arrowflow.observe.advice import advice
 from arrowflow.observe.progress import ProgressBar
 from arrowflow.observe.report import log_left_out, report
+from arrowflow.observe.reported import Reported
 from arrowflow.observe.timeline import CONSUMER, Recording
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import EngineStatistics, Statistics
@@ -33,7 +34,7 @@ from arrowflow.run import Prepared
 T = TypeVar("T")
 
 
-class Iterator(Generic[T]):
+class Iterator(Reported, Generic[T]):
     """One pass over a dataset. Made by `iter(dataset)` and `iter(loader)`; a context manager.
 
     Work starts with the first `next()`. All work, with its threads and files, ends when the iterator is exhausted,
@@ -97,6 +98,8 @@ class Iterator(Generic[T]):
             self._refuse()
         self._busy = True
         try:
+            if began >= progress.due:
+                progress.note(began, 0 if self._engine is None else self._engine.ledger.used)
             found = self._made_ahead(began) if self._deliver.ahead else self._made(began)
             if found is not None:
                 batch, position, rows = found
@@ -331,14 +334,6 @@ class Iterator(Generic[T]):
         engine = self._engine
         return statistics_of(self._prepared, self.progress, None if engine is None else engine.statistics())
 
-    def explain(self, *, verbose: bool = False) -> str:
-        """Describes the run: its limit, a table of its stages, and advice.
-
-        Args:
-            verbose: Gives a sentence for each stage, with the tuned values and their reasons, in place of the table.
-        """
-        return report(self.stats(), verbose=verbose)
-
     def trace(self, path: str | os.PathLike[str]) -> Recording:
         """Records from now on what runs when, and writes it to `path` as Chrome trace JSON.
 
@@ -395,6 +390,7 @@ def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics 
         idle=ran.idle,
         retries=ran.retries,
         cluster=ran.cluster,
+        history=progress.history(ran.ledger_bytes),
     )
     statistics = replace(statistics, bottleneck=bottleneck(statistics), advice=advice(statistics))
     return replace(statistics, summary=report(statistics))

@@ -303,4 +303,3 @@ def test_datasets_loaders_and_iterators_say_what_they_are() -> None:
     with pytest.raises(af.FunctionError):
         next(failing)
     assert repr(failing) == "<Iterator of epoch 0: 0 delivered, ended by FunctionError>"
-    assert dataset._repr_html_() == f"<pre>{html.escape(repr(dataset))}</pre>"

@@ -19,6 +19,7 @@ from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.observe.report import report
+from arrowflow.observe.reported import Reported
 from arrowflow.observe.timeline import Recording
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.functions.function import function_name
@@ -158,7 +159,7 @@ class ExportDelivery(Generic[T]):
         return self._export
 
 
-class Loader(Generic[T]):
+class Loader(Reported, Generic[T]):
     """Batches of a dataset in a framework's types. Made by `Dataset.to_numpy` and its like.
 
     Each `iter()` runs the loader's next epoch; the first one is the next epoch of its dataset. An iterator counts as an

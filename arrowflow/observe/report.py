@@ -23,7 +23,7 @@ IDLE_SHARE, IDLE_SECONDS = 0.02, 0.1
 LONG_PLANNING_SECONDS = 0.1
 """Planning is named from this time on."""
 
-_HEADER = ("stage", "rows/s", "cores", "in flight", "ready", "memory", "")
+HEADER = ("stage", "rows/s", "cores", "in flight", "ready", "memory", "")
 
 
 def report(statistics: Statistics, *, verbose: bool = False) -> str:
@@ -135,7 +135,7 @@ def _mib(num_bytes: float) -> str:
 
 def _table(statistics: Statistics) -> Iterator[str]:
     """Yields the lines of the table: each stage that works, and one line for all that hardly do."""
-    groups = _operators(statistics.stages[::-1])
+    groups = operators_of(statistics.stages[::-1])
     work = sum(stage.busy_seconds for stage in statistics.stages) or 1.0
     shown: list[list[StageStatistics]] = []
     folded: list[list[StageStatistics]] = []
@@ -143,12 +143,12 @@ def _table(statistics: Statistics) -> Iterator[str]:
         share = sum(stage.busy_seconds for stage in group) / work
         small = share < FOLDED_SHARE and 1 < number < len(groups)
         (folded if small else shown).append(group)
-    lines = [_HEADER, *(_cells(group, statistics) for group in shown)]
+    lines = [HEADER, *(cells(group, statistics) for group in shown)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for cells in lines:
-        numbers = zip(cells[1:-1], widths[1:-1], strict=True)
+    for line_cells in lines:
+        numbers = zip(line_cells[1:-1], widths[1:-1], strict=True)
         line = "  ".join(
-            [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in numbers), cells[-1]]
+            [line_cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in numbers), line_cells[-1]]
         )
         yield line.rstrip()
     if folded:
@@ -156,7 +156,7 @@ def _table(statistics: Statistics) -> Iterator[str]:
         yield f"under {100 * FOLDED_SHARE:.0f} % of the work: {names}"
 
 
-def _operators(stages: Sequence[StageStatistics]) -> list[list[StageStatistics]]:
+def operators_of(stages: Sequence[StageStatistics]) -> list[list[StageStatistics]]:
     """Returns the stages of each operator together: neighbours that share one."""
     groups: list[list[StageStatistics]] = []
     for stage in stages:
@@ -173,7 +173,8 @@ def _name(group: Sequence[StageStatistics]) -> str:
     return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"
 
 
-def _cells(group: Sequence[StageStatistics], statistics: Statistics) -> tuple[str, ...]:
+def cells(group: Sequence[StageStatistics], statistics: Statistics) -> tuple[str, ...]:
+    """Returns the line of the table for the stages of an operator; `HEADER` names the columns."""
     seconds, last = statistics.seconds, group[-1]
     main = max(group, key=lambda stage: stage.busy_seconds)
     calls = any(stage.calls for stage in group)
@@ -236,7 +237,7 @@ def _sentences(statistics: Statistics) -> Iterator[str]:
     for number, stage in enumerate(reversed(statistics.stages), start=1):
         yield f"{number}. {phrase(stage)}: {_work(stage, statistics.seconds)}"
         if stage.kind == "parallel":
-            yield f"   {_tuned(stage)}"
+            yield f"   {tuned(stage)}"
 
 
 def _work(stage: StageStatistics, seconds: float) -> str:
@@ -250,7 +251,8 @@ def _work(stage: StageStatistics, seconds: float) -> str:
     )
 
 
-def _tuned(stage: StageStatistics) -> str:
+def tuned(stage: StageStatistics) -> str:
+    """Returns how many calls of a stage there may be at a time, and why."""
     if stage.asked_calls is not None:
         calls = f"at most {_calls(stage.limits.max_calls)}, as asked"
     elif stage.cost == "computes":

@@ -7,18 +7,16 @@ Times are seconds of the engine's clock; nothing here reads a clock. Spans are n
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from arrowflow.errors import SourceError
+from arrowflow.observe.whole_file import write_whole
 
 CONSUMER: Final = "consumer"
 """The track of the thread that calls `next()`."""
@@ -115,21 +113,7 @@ class Timeline:
         Raises:
             SourceError: The folder does not exist, or cannot be written to.
         """
-        target = Path(path)
-        part = target.parent / f".{target.name}.{os.urandom(4).hex()}"
-        try:
-            with part.open("x", encoding="utf-8") as file:
-                file.writelines(self._lines())
-            part.replace(target)
-        except FileNotFoundError as error:
-            raise SourceError(
-                f"write: there is no folder {str(target.parent)!r} for the trace; make it first"
-            ) from error
-        except OSError as error:
-            raise SourceError(f"write: the trace cannot be written to {str(target)!r}: {error}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                part.unlink()
+        write_whole(path, self._lines(), operator="write", name="trace")
 
     def _lines(self) -> Iterator[str]:
         # A span comes before the spans inside of it: it begins no later and ends no earlier.

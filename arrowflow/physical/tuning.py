@@ -333,6 +333,22 @@ class EngineStatistics:
     cluster: ClusterStatistics | None = None
 
 
+class Moment(NamedTuple):
+    """How far a run was at one time.
+
+    Attributes:
+        seconds: Seconds since the first batch was asked for.
+        rows: Rows delivered until then.
+        waited_seconds: Seconds that the consumer spent inside `next()` until then.
+        ledger_bytes: Bytes charged to the ledger then.
+    """
+
+    seconds: float
+    rows: int
+    waited_seconds: float
+    ledger_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """The figures of one iterator so far.
@@ -355,6 +371,7 @@ class Statistics:
         workers: Threads that were started.
         stages: One entry per stage, the most downstream first.
         cluster: The workers that ran the lanes, with an engine; None without one.
+        history: The run over time, at most 513 moments: the longer the run, the further they lie apart.
         bottleneck: The limit of the run, in words.
         advice: Changes in the order of operators that would be worth it, in words.
         summary: The report of `explain`, which `print` shows.
@@ -379,6 +396,7 @@ class Statistics:
     idle: Mapping[str, float] = field(default_factory=dict)
     retries: Mapping[str, int] = field(default_factory=dict)
     cluster: ClusterStatistics | None = None
+    history: tuple[Moment, ...] = ()
     bottleneck: str = ""
     advice: tuple[str, ...] = ()
     summary: str = ""

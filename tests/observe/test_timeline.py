@@ -259,7 +259,9 @@ def test_the_picture_of_the_guide(tmp_path: Path) -> None:
     assert [len(bars(figure, title)) for title in [*titles(figure), "Wait"]] == [2, 6, 6, 6, 6]
     assert bars(figure, "Open")[0][2:] == (0.0, 30.0)
     assert bars(figure, "Read")[1][2:] == (85.01, 100.01)
-    assert ax.get_title(loc="left") == "390.1 ms in total, 85 % of it in next()"
+    # 6 calls of `map` with 30 ms each in 390 ms; reading takes half of that.
+    limit = "map limits, with 0.5 calls at a time"
+    assert ax.get_title(loc="left") == f"390.1 ms in total, 85 % of it in next(): {limit}"
     assert ax.get_xlabel() == "time in ms\nunder 2 % of the time each: batch"
     assert [text.get_text() for text in ax.texts] == ["epoch 0", "epoch 1"]
     bands = {patch.get_gid(): patch.get_extents() for patch in ax.patches}
@@ -339,6 +341,16 @@ def test_a_consumer_that_only_waited_has_its_row() -> None:
     figure = plot_timeline(trace_of([("consumer", "wait", 0.0, 0.5)]))
     assert titles(figure) == ["Train"]
     assert figure.axes[0].get_title(loc="left") == "500.0 ms in total, 100 % of it in next()"
+
+
+@pytest.mark.usefixtures("picture")
+def test_a_loop_that_waits_for_its_first_batch_alone_limits_itself() -> None:
+    spans = [("w", "read", 0.0, 0.5), ("consumer", "wait", 0.0, 0.5), ("consumer", "step", 0.5, 0.7)]
+    figure = plot_timeline(
+        trace_of([*spans, ("consumer", "wait", 0.7, 0.71), ("consumer", "step", 0.71, 1.0)])
+    )
+    title = "1.0 s in total, 51 % of it in next(): your own step limits"
+    assert figure.axes[0].get_title(loc="left") == title
 
 
 @pytest.mark.usefixtures("picture")

@@ -1,0 +1,53 @@
+"""`glance`: a dataset in a notebook: its plan, columns, number of rows, and the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from arrowflow.observe.charts import safe
+
+MAX_COLUMNS: Final = 20
+"""Columns that are shown; the others are counted."""
+MAX_LETTERS: Final = 60
+
+
+def glance(diagram: str, about: Sequence[str], names: Sequence[str], rows: pa.Table | None) -> str:
+    """Returns what a notebook shows of a dataset.
+
+    Args:
+        diagram: Its plan as SVG.
+        about: Lines of text, as the number of rows.
+        names: Its columns, with their types where these are known.
+        rows: The first rows, or None.
+    """
+    parts = [f"<div><b>Dataset</b><div>{diagram}</div>", *(f"<div>{safe(text)}</div>" for text in about)]
+    parts += _table(names[:MAX_COLUMNS], rows)
+    if len(names) > MAX_COLUMNS:
+        parts.append(f"<div>and {len(names) - MAX_COLUMNS:,} more columns</div>")
+    return "".join([*parts, "</div>"])
+
+
+def _table(names: Sequence[str], rows: pa.Table | None) -> Iterator[str]:
+    if not names:
+        return
+    yield '<div style="overflow-x:auto"><table><thead><tr>'
+    for name in names:
+        column, _, kind = name.rpartition(": ")
+        # Of an unknown type the name is all there is.
+        yield f'<th scope="col">{safe(column or kind)}'
+        yield f"<br><small>{safe(kind)}</small></th>" if column else "</th>"
+    yield "</tr></thead><tbody>"
+    if rows is not None:
+        columns = [rows.column(place) for place in range(len(names))]
+        for number in range(rows.num_rows):
+            cells = (safe(_short(column[number])) for column in columns)
+            yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _short(value: pa.Scalar) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_LETTERS else f"{text[: MAX_LETTERS - 1]}…"

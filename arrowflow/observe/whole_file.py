@@ -1,0 +1,39 @@
+"""`write_whole`: a text file that appears when it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from arrowflow.errors import SourceError
+
+
+def write_whole(path: str | os.PathLike[str], texts: Iterable[str], *, operator: str, name: str) -> None:
+    """Writes texts to a file, one after the other. A file of the same name is replaced once the new one is complete.
+
+    Args:
+        path: The file.
+        texts: What it will hold.
+        operator: The method that a user called, for errors.
+        name: What the file is, for errors.
+
+    Raises:
+        SourceError: The folder does not exist, or cannot be written to.
+    """
+    target = Path(path)
+    part = target.parent / f".{target.name}.{os.urandom(4).hex()}"
+    try:
+        with part.open("x", encoding="utf-8") as file:
+            file.writelines(texts)
+        part.replace(target)
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{operator}: there is no folder {str(target.parent)!r} for the {name}; make it first"
+        ) from error
+    except OSError as error:
+        raise SourceError(f"{operator}: the {name} cannot be written to {str(target)!r}: {error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()

@@ -1,0 +1,95 @@
+"""A dataset in a notebook, and its plan as a picture: what is shown, and what is not done for it."""
+
+from __future__ import annotations
+
+import itertools
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+
+pytestmark = pytest.mark.any_version
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def boxes(dataset: af.Dataset) -> list[tuple[str, float, float, float]]:
+    """Returns the text of each box, its left and right border, and its top."""
+    found = []
+    for group in ET.fromstring(dataset.diagram()).iter(f"{SVG}g"):
+        box, text = group.find(f"{SVG}rect"), group.find(f"{SVG}text")
+        assert box is not None and text is not None and text.text is not None
+        left, width = float(box.attrib["x"]), float(box.attrib["width"])
+        found.append((text.text, left, left + width, float(box.attrib["y"])))
+    return found
+
+
+def test_the_boxes_of_a_plan_do_not_overlap_and_lie_in_the_picture() -> None:
+    inputs = [af.range(3).rename({"id": "a" * width}).filter(pl.col("a" * width) > 0) for width in (1, 40, 3)]
+    dataset = af.zip(*inputs).shuffle(10, seed=1).batch(2)
+    drawn = boxes(dataset)
+    assert [text.partition("(")[0] for text, *_ in drawn] == [
+        *["range", "rename", "filter"] * 3,
+        *["zip", "shuffle", "batch"],
+    ]
+    for top in {box[3] for box in drawn}:
+        beside = sorted(box[1:3] for box in drawn if box[3] == top)
+        assert all(one[1] < other[0] for one, other in itertools.pairwise(beside))
+    width, height = map(float, ET.fromstring(dataset.diagram()).attrib["viewBox"].split()[2:])
+    assert all(left >= 0 and right <= width and top + 26 <= height for _, left, right, top in drawn)
+    lines = [path.attrib["d"] for path in ET.fromstring(dataset.diagram()).iter(f"{SVG}path")]
+    assert len(lines) == len(drawn) - 1, "a tree"
+
+
+def test_texts_of_a_plan_cannot_become_markup() -> None:
+    dataset = af.range(2).rename({"id": "<b>&\x1b"})
+    assert "<b>" not in dataset.diagram() and len(boxes(dataset)) == 2
+    shown = dataset._repr_html_()
+    assert "&lt;b&gt;&amp;" in shown and "\x1b" not in shown and shown.count("<b>") == 1
+    assert "&lt;i&gt;" in af.from_arrow(pa.table({"x": ["<i>"]}))._repr_html_()
+
+
+def test_only_the_first_row_group_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(
+        pa.table({"x": range(100, 200)}), path, row_group_size=50, compression="none", use_dictionary=False
+    )
+    place = pq.read_metadata(path).row_group(1).column(0).data_page_offset
+    damaged = bytearray(path.read_bytes())
+    damaged[place : place + 100] = b"\xff" * 100
+    path.write_bytes(damaged)
+    dataset = af.read_parquet(path).with_columns(y=pl.col("x") * 2).batch(80)
+    with pytest.raises(af.ArrowflowError):
+        dataset.to_table()
+    shown = dataset._repr_html_()
+    assert [f"<td>{value}</td>" in shown for value in (100, 104, 208, 105, 210)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert "int64" in shown and "<td>" not in af.read_parquet(path).shuffle(10)._repr_html_()
+
+
+def test_no_function_is_called_and_no_other_machine_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError("called")
+
+    assert "<td>" not in af.range(10).map(never)._repr_html_()
+    monkeypatch.setattr("arrowflow.ops.sources.files.read.resolve", never)
+    assert "s3://bucket/x" in af.read_parquet("s3://bucket/x").batch(2)._repr_html_()
+
+
+def test_a_look_counts_no_epoch_and_wide_tables_are_cut() -> None:
+    dataset = af.from_arrow(pa.table({f"c{number}": [number] for number in range(30)})).batch(1)
+    assert "and 10 more columns" in dataset._repr_html_()
+    assert "rows 1 in 1 batch" in dataset._repr_html_()
+    loader = dataset.to_numpy()
+    assert loader.state_dict()["epoch"] == 0
