@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError
 from arrowflow.kernels.context import Context, StreamHandle
-from arrowflow.kernels.gather import GatherKernel, gathered
-from arrowflow.kernels.held import Held, join
+from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.mix_position import MixPosition, mix_shape
+from arrowflow.ops.combine.mixed_rows import Choices, MixedRows, OrderKernel
 from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.position import Mark, Position
@@ -45,9 +45,6 @@ PART_BYTES = 16 << 20
 
 MAX_DATASETS = 100
 """The most inputs: with a chain of operators each is some 500 bytes of a state, which has to stay under 64 KiB."""
-
-Choices = npt.NDArray[np.uint16]
-"""For each row the number of its input; a row that is left out has the number of inputs."""
 
 Draws = npt.NDArray[Any]
 """For each row the value that decides its choice."""
@@ -101,16 +98,6 @@ class MixOperator(SameColumnsOperator):
                 facts=lambda: (f"gather up to {BLOCK_ROWS:,} rows or {PART_BYTES:,} bytes a call",),
             ),
         )
-
-
-@dataclass(slots=True)
-class MixedRows:
-    """Chunks of all inputs, input after input, and the input of each row; the rows stand on the chunks' tickets."""
-
-    chunks: list[pa.RecordBatch]
-    choices: Choices
-    num_rows: int
-    nbytes: int
 
 
 class MixKernel(BoundaryKernel):
@@ -389,14 +376,3 @@ class MixKernel(BoundaryKernel):
         marks = tuple(self._ends.get(number) or held.mark() for number, held in enumerate(self._held))
         dropped = () if self._stop else tuple(sorted(self._dropped))
         return MixPosition(marks, self._cursor(), self._block, self._row, self._most, dropped)
-
-
-class OrderKernel(GatherKernel):
-    """Puts the rows of a part in order, into new memory."""
-
-    def gather(self, chunk: MixedRows, origin: Origin) -> pa.RecordBatch:
-        """Returns the part's rows in the order of their draws."""
-        # Joined, the rows lie as a stable sort by input would put them: its inverse gives the place of each row.
-        indices = np.empty(chunk.num_rows, np.uint32)
-        indices[np.argsort(chunk.choices, kind="stable")] = np.arange(chunk.num_rows, dtype=np.uint32)
-        return gathered(join(chunk.chunks), indices)

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
+from arrowflow.ops.combine.mixed_rows import Choices
+from arrowflow.ops.combine.mixing import BLOCK_ROWS, Draws, MixKernel, MixOperator
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.change import Change, Changeable
