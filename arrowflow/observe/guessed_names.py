@@ -96,7 +96,7 @@ OF_LIBRARY: Final = _each(
         "image_folder ImageFolder image_dataset_from_directory": '`af.read_images(folder, labels="folder")`',
         "scan_orc": "`af.read_orc(path)`",
         "scan_delta": "`af.read_delta(path)`",
-        "read_iceberg": "`af.from_arrow(pl.scan_iceberg(path))`",
+        "scan_iceberg": "`af.read_iceberg(path)`",
         "read_lance": "`af.from_arrow(lance.dataset(path))`",
         "read_avro": "`af.from_arrow(pl.read_avro(path))`",
         "read_excel": "`af.from_arrow(pl.read_excel(path))`",

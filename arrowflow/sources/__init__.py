@@ -1,7 +1,7 @@
 """Sources, where datasets start: files, Arrow data, arrays, generators, numbers."""
 
 from arrowflow.sources.in_memory import from_arrow, from_generator, from_numpy, range
-from arrowflow.sources.lakes import read_delta
+from arrowflow.sources.lakes import read_delta, read_iceberg
 from arrowflow.sources.readers import (
     read,
     read_csv,
@@ -25,6 +25,7 @@ __all__ = [
     "read_csv",
     "read_delta",
     "read_files",
+    "read_iceberg",
     "read_images",
     "read_ipc",
     "read_json",

@@ -11,6 +11,7 @@ from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import find
 from arrowflow.ops.sources.read_delta import ReadDelta, as_table
+from arrowflow.ops.sources.read_iceberg import ReadIceberg, as_metadata
 from arrowflow.options import AUTOTUNE, parallel_calls
 
 
@@ -63,6 +64,56 @@ def read_delta(
             version=version,
             log_options=None if storage_options is None else dict(storage_options),
             num_parallel_calls=parallel_calls("read_delta", num_parallel_calls),
+            policy=BadRowPolicy("raise"),
+        )
+    )
+
+
+def read_iceberg(
+    table: Any,
+    *,
+    snapshot: int | None = None,
+    properties: Mapping[str, str] | None = None,
+    filesystem: Any = None,
+    num_parallel_calls: int = AUTOTUNE,
+) -> Dataset:
+    """Reads one snapshot of an Apache Iceberg table, row group by row group, in the order of the paths of its files.
+
+    The package `pyiceberg` (extra `iceberg`) reads the metadata. Columns are those of the snapshot; of a file that is older
+    than a column the values are null. Filters and columns are pushed down as of `read_parquet`. Where the table is partitioned
+    by a column itself, files that a filter rules out are not opened. The snapshot is fixed when the dataset is bound. A state
+    holds it, and goes on with the same snapshot alone: give `snapshot=` where the table grows meanwhile.
+
+    Args:
+        table: A table that `pyiceberg` loaded, the path of a `metadata.json`, or a folder with `metadata/version-hint.text`.
+        snapshot: The number of the snapshot to read; by default the current one.
+        properties: Arguments of the client by which `pyiceberg` reads the metadata; by default those of a table it loaded.
+        filesystem: A file system of `pyarrow.fs` or fsspec for the files. By default the paths tell it.
+        num_parallel_calls: Calls that decode at the same time.
+
+    Raises:
+        SourceError: There is no such table or snapshot, or a file is missing; when the dataset is bound or read.
+        PlanError: The table needs more than reading its files, such as delete files or renamed columns; says what.
+        MissingPackageError: `pyiceberg` is not installed.
+
+    Examples:
+        >>> import arrowflow as af
+        >>> af.read_iceberg("/lake/rows/metadata/00001.metadata.json", snapshot=3)
+        Dataset(read_iceberg('/lake/rows/metadata/00001.metadata.json'; snapshot 3))
+    """
+    given: Any = snapshot
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+        raise PlanError(f"read_iceberg: snapshot is the number of a snapshot, got {shown(snapshot)}")
+    location, own = as_metadata(table)
+    return Dataset(
+        ReadIceberg(
+            format=find("parquet"),
+            paths=(),
+            filesystem=filesystem,
+            table=location,
+            snapshot=snapshot,
+            properties=own if properties is None else dict(properties),
+            num_parallel_calls=parallel_calls("read_iceberg", num_parallel_calls),
             policy=BadRowPolicy("raise"),
         )
     )

@@ -28,7 +28,7 @@ _LAKES: Final = {
         'af.from_arrow(pyarrow.Table.from_batches(hudi.HudiTable("…").read_snapshot()))',
     ),
     "_versions": ("Lance", 'af.from_arrow(lance.dataset("…"))'),
-    "metadata": ("Apache Iceberg", 'af.from_arrow(catalog.load_table("…").scan().to_arrow())'),
+    "metadata": ("Apache Iceberg", 'af.read_iceberg(catalog.load_table("…"))'),
 }
 """Folders in which a table says which of its files are current: the format of the table, and its reader."""
 _ICEBERG: Final = ".metadata.json"

@@ -43,7 +43,7 @@ PACKAGES = {
     "duckdb.": "duckdb",
     "lance.": "lance",
     "read_excel": "fastexcel",
-    "scan_iceberg": "pyiceberg",
+    "read_iceberg": "pyiceberg",
     "to_jax": "jax",
     "to_pandas": "pandas",
     "to_tf": "tensorflow",

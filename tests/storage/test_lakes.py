@@ -19,7 +19,7 @@ pytestmark = pytest.mark.any_version
 LOGS = {
     "_delta_log/00000000000000000000.json": "af.read_delta",
     ".hoodie/hoodie.properties": "hudi",
-    "metadata/v1.metadata.json": "load_table",
+    "metadata/v1.metadata.json": "read_iceberg",
     "_versions/1.manifest": "lance.dataset",
 }
 

@@ -60,12 +60,14 @@ class Partitions:
         bounds: The same values as statistics compare them, without columns of types that statistics do not know.
         texts: The texts in the first file's folders, the outermost first.
         numbers: The names of the columns for the number of a row group and of a row; none without provenance.
+        also_held: The names of columns that files may hold, too, with the same values.
     """
 
     values: pa.RecordBatch
     bounds: Mapping[str, pa.Array]
     texts: tuple[str | None, ...]
     numbers: tuple[str, ...] = ()
+    also_held: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, values: pa.RecordBatch, texts: tuple[str | None, ...] = ()) -> Self:
@@ -95,6 +97,8 @@ class Partitions:
     def check(self, format: Format, store: Store, footer: Footer, operator: str) -> None:
         """Raises `SchemaError` if a file has a column that its folders name, too."""
         for name in self.held(format, store, footer, operator):
+            if name in self.also_held:
+                continue
             advice = (
                 "give with_provenance() other names"
                 if name in self.numbers or name not in self.values.schema.names[: len(self.texts)]
@@ -329,6 +333,7 @@ def traced(
         {**partitions.bounds, path: paths},
         partitions.texts,
         tuple(numbers),
+        partitions.also_held,
     )
 
 

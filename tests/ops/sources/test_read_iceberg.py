@@ -1,0 +1,187 @@
+"""`read_iceberg`: each snapshot of a table has the rows that `pyiceberg` reads by itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.testing import check_dataset
+from tests.ops.tables import refused
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")  # the catalog of the tests
+pytest.importorskip("pyiceberg_core")  # computes months of partitions
+pytestmark = pytest.mark.filterwarnings("ignore")  # of pyiceberg's own dependencies
+
+DAY = dt.date(2024, 1, 31)
+ROWS = pa.table(
+    {
+        "x": pa.array(range(10), pa.int32()),
+        "part": ["a", "b", None, "c d/%", "ü"] * 2,
+        "day": [DAY, DAY + dt.timedelta(1)] * 5,
+        "deep": [{"a": [row]} for row in range(10)],
+    }
+)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Any:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    found = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/lake")
+    found.create_namespace("n")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def table(catalog: Any) -> Any:
+    """Snapshots: rows in partitions with odd names, more of them, a wider type and a column that came later, rows deleted."""
+    from pyiceberg.types import DoubleType, LongType
+
+    table = catalog.create_table("n.t", ROWS.schema)
+    with table.update_spec() as spec:
+        spec.add_identity("part")
+        spec.add_field("day", "month", "month")
+    table.append(ROWS)
+    table.append(ROWS.set_column(0, "x", pa.array(range(10, 20), pa.int32())))
+    with table.update_schema() as schema:
+        schema.update_column("x", LongType())
+        schema.add_column("new", DoubleType())
+    table.append(pa.table({"x": [100], "part": ["a"], "day": [DAY], "deep": [{"a": [1]}], "new": [1.5]}))
+    table.delete("part == 'ü'")
+    return table
+
+
+def rows(found: Any) -> list[dict[str, Any]]:
+    return sorted(found.to_pylist(), key=lambda row: row["x"])
+
+
+def test_every_snapshot_has_the_rows_that_its_own_library_reads(table: Any) -> None:
+    assert len(table.snapshots()) == 4
+    for snapshot in table.snapshots():
+        theirs = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+        ours = af.read_iceberg(table, snapshot=snapshot.snapshot_id)
+        assert ours.schema.names == theirs.schema.names
+        assert ours.schema.field("part").type == pa.string() and "large" not in str(ours.schema)
+        assert rows(ours.to_table()) == rows(theirs)
+        assert ours.num_rows == theirs.num_rows
+    assert af.read_iceberg(table.metadata_location).num_rows == table.scan().count()
+
+
+def test_filters_open_only_the_files_of_their_partitions(table: Any) -> None:
+    ds = af.read_iceberg(table)
+    for predicate in (pl.col("part") == "c d/%", pl.col("part").is_null(), pl.col("day") > DAY):
+        whole = pl.DataFrame(ds.to_table()).filter(predicate)
+        assert 0 < len(whole) < 17
+        assert rows(ds.filter(predicate).to_table()) == rows(whole.to_arrow())
+    assert "folders rule out" in ds.filter(pl.col("part") == "a").explain()
+
+
+def test_contracts(table: Any) -> None:
+    check_dataset(lambda: af.read_iceberg(table).shuffle(8, seed=1).batch(4), epochs_differ=True)
+
+
+def test_a_state_goes_on_with_its_own_snapshot_alone(catalog: Any) -> None:
+    table = catalog.create_table("n.s", pa.schema({"x": pa.int64()}))
+    assert af.read_iceberg(table).to_table().to_pydict() == {"x": []}
+    table.append(pa.table({"x": range(10)}))
+    first = table.current_snapshot().snapshot_id
+    with iter(af.read_iceberg(table).batch(2)) as batches:
+        next(batches)
+        state = batches.state_dict()
+    table.overwrite(pa.table({"x": range(20, 30)}))
+    with iter(af.read_iceberg(table).batch(2)) as later:
+        refused(af.StateError, lambda: later.load_state_dict(state), "snapshot")
+    with iter(af.read_iceberg(table, snapshot=first).batch(2)) as same:
+        same.load_state_dict(state)
+        assert [value for batch in same for value in batch["x"].to_pylist()] == list(range(2, 10))
+
+
+def renamed(schema: Any) -> None:
+    schema.rename_column("x", "y")
+
+
+def renamed_within(schema: Any) -> None:
+    schema.rename_column("deep.a", "b")
+
+
+def named_again(schema: Any) -> None:
+    from pyiceberg.types import StringType
+
+    schema.delete_column("part")
+    schema.add_column("part", StringType())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (renamed, "column 'y' was called 'x' before"),
+        (renamed_within, "column 'deep.b' was called 'deep.a' before"),
+        (named_again, "column 'part' has the name of another one"),
+    ],
+    ids=["renamed", "renamed within", "named again"],
+)
+def test_names_that_stood_for_others_are_refused(
+    catalog: Any, change: Callable[[Any], None], text: str
+) -> None:
+    table = catalog.create_table("n.r", ROWS.schema)
+    table.append(ROWS)
+    for step in (change, lambda schema: schema.delete_column("day")):
+        with table.update_schema(allow_incompatible_changes=True) as schema:
+            step(schema)
+    table.append(table.scan().to_arrow())
+    refused(af.PlanError, lambda: af.read_iceberg(table).schema, text, "from_arrow(table.scan())")
+
+
+def test_a_column_that_was_dropped(catalog: Any) -> None:
+    table = catalog.create_table("n.d", ROWS.schema)
+    table.append(ROWS)
+    with table.update_schema() as schema:
+        schema.delete_column("part")
+    found = af.read_iceberg(table).to_table()
+    assert found.to_pylist() == ROWS.drop_columns("part").to_pylist()
+
+
+def test_files_that_lack_the_column_of_their_partition(catalog: Any) -> None:
+    """As files of Hive do that a table takes over: the value is in the manifest alone."""
+    table = catalog.create_table("n.h", pa.schema({"day": pa.date32(), "x": pa.int64()}))
+    with table.update_spec() as spec:
+        spec.add_identity("day")
+    table.append(pa.table({"day": [DAY, None], "x": [1, 2]}))
+    for task in table.scan().plan_files():
+        path = task.file.file_path.removeprefix("file://")
+        pq.write_table(pq.ParquetFile(path).read().drop_columns("day"), path)
+    expected = [{"day": DAY, "x": 1}, {"day": None, "x": 2}]
+    assert rows(af.read_iceberg(table).to_table()) == expected
+    assert rows(af.read_iceberg(table).filter(pl.col("day") == DAY).to_table()) == expected[:1]
+
+
+def test_bad_input(table: Any, tmp_path: Path) -> None:
+    cases: list[tuple[type[Exception], Callable[[], object], str]] = [
+        (af.SourceError, lambda: af.read_iceberg(tmp_path / "none").schema, "none"),
+        (af.SourceError, lambda: af.read_iceberg(table, snapshot=99).schema, "there is no snapshot 99"),
+        (af.PlanError, lambda: af.read_iceberg(table, snapshot=True), "snapshot is the number"),
+        (af.PlanError, lambda: af.read_parquet(tmp_path / "lake" / "n" / "t").schema, "af.read_iceberg"),
+    ]
+    for error, call, text in cases:
+        refused(error, call, text)
+
+
+def test_delete_files_and_other_formats_are_refused(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestFile
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ManifestFile, "content", ManifestContent.DELETES)
+        refused(af.PlanError, lambda: af.read_iceberg(table).schema, "deleted by delete files")
+    with monkeypatch.context() as patched:
+        patched.setattr(DataFile, "file_format", FileFormat.ORC)
+        refused(af.PlanError, lambda: af.read_iceberg(table).schema, "files of ORC")
