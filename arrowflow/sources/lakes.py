@@ -99,7 +99,8 @@ def read_iceberg(
     Examples:
         >>> import arrowflow as af
         >>> af.read_iceberg("/lake/rows/metadata/00001.metadata.json", snapshot=3)
-        Dataset(read_iceberg('/lake/rows/metadata/00001.metadata.json'; snapshot 3))
+        Dataset
+          read_iceberg('/lake/rows/metadata/00001.metadata.json'; snapshot 3)
     """
     given: Any = snapshot
     if given is not None and (isinstance(given, bool) or not isinstance(given, int)):

@@ -86,6 +86,7 @@ def test_filters_open_only_the_files_of_their_partitions(table: Any) -> None:
     assert "folders rule out" in ds.filter(pl.col("part") == "a").explain()
 
 
+@pytest.mark.slow
 def test_contracts(table: Any) -> None:
     check_dataset(lambda: af.read_iceberg(table).shuffle(8, seed=1).batch(4), epochs_differ=True)
 
