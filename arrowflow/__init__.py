@@ -38,6 +38,7 @@ from arrowflow.errors import (
     WorkerError,
     WriteError,
 )
+from arrowflow.features.feature_statistics import FeatureStatistics
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.base import Loader
 from arrowflow.observe.guessed_names import OF_LIBRARY, no_attribute
@@ -78,6 +79,7 @@ __all__ = [
     "ClosedError",
     "DataError",
     "Dataset",
+    "FeatureStatistics",
     "FingerprintError",
     "ForkError",
     "FunctionError",

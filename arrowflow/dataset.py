@@ -32,8 +32,11 @@ from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
 from arrowflow.delivery import EpochCounter, PassStart, RecordBatches
-from arrowflow.errors import ArrowflowError, PlanError, printable, shown
+from arrowflow.errors import ArrowflowError, DataError, PlanError, printable, shown
 from arrowflow.executor.processes.wire import check_portable
+from arrowflow.features import fit as fitting
+from arrowflow.features.feature_statistics import FeatureStatistics
+from arrowflow.features.quantiles import BLOCK_ROWS
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
 from arrowflow.iterator import Iterator as Run
@@ -2906,6 +2909,79 @@ class Dataset:
     def __bool__(self) -> bool:
         """Returns True: a dataset is there, whether or not it has rows, which it may cost time to find out."""
         return True
+
+    def fit(
+        self,
+        *,
+        mean: Sequence[str] = (),
+        min_max: Sequence[str] = (),
+        quantiles: Mapping[str, int] | None = None,
+        vocabulary: Mapping[str, int] | None = None,
+    ) -> FeatureStatistics:
+        """Finds statistics of columns in one pass over the rows of epoch 0, for features.
+
+        Only the named columns are read, and a `filter` or `split` before it is honoured: fit on the training part alone.
+        Nulls and NaN count as missing. The same rows give the same figures to the last bit. Memory stays flat: half a MiB
+        for each column with quantiles, and each value of a vocabulary once.
+
+        Args:
+            mean: Columns of numbers, for `standardize` and `impute`.
+            min_max: Columns of numbers, for `rescale`.
+            quantiles: Into how many buckets `bucketize` puts each of these columns, equally many rows in each. Ranks are
+                off by 0.3 % of the rows at most; up to 65,536 rows they are exact.
+            vocabulary: How many of the most frequent values of each of these columns `index` and `one_hot` know. Columns
+                hold texts or whole numbers, and at most a million different ones.
+
+        Raises:
+            PlanError: A column is unknown, or none is named.
+            SchemaError: A column has a type that does not fit.
+            DataError: There are no rows, or a column has too many different values.
+
+        Examples:
+            >>> import arrowflow as af
+            >>> sales = af.from_numpy({"price": [1.0, 2.0, 6.0], "brand": ["b", "a", "b"]})
+            >>> stats = sales.fit(mean=["price"], vocabulary={"brand": 100})
+            >>> stats.mean("price"), stats.vocabulary("brand")
+            (3.0, ['b', 'a'])
+            >>> sales.select(stats.index("brand")).to_table()["brand"].to_pylist()
+            [1, 2, 1]
+        """
+        columns = fitting.asked_for(
+            self.schema, mean=mean, min_max=min_max, quantiles=quantiles or {}, vocabulary=vocabulary or {}
+        )
+        if not self._counted("fit", columns):
+            raise DataError(
+                "fit: there are no rows, so no column has a mean or a vocabulary; look at filters and paths"
+            )
+        fitting.check_finite(columns)
+        fitting.check_finite(columns)
+        return FeatureStatistics(columns)
+
+    def describe(self) -> pl.DataFrame:
+        """Returns figures of each column over all rows of epoch 0, in one pass and little memory.
+
+        The rows of the result are count and nulls (NaN counts as null), mean, standard deviation, least value, quartiles,
+        greatest value, and about how many different values there are, to within 3 %. What a type does not have is null.
+
+        Raises:
+            DataError: Values cannot be counted.
+
+        Examples:
+            >>> import arrowflow as af
+            >>> af.range(1, 6).describe()["id"].to_list()
+            [5.0, 0.0, 3.0, 1.5811388300841898, 1.0, 2.0, 3.0, 4.0, 5.0, 5.0]
+        """
+        columns = fitting.everything(self.schema)
+        return fitting.described(columns, self._counted("describe", columns))
+
+    def _counted(self, operator: str, columns: fitting.Columns) -> int:
+        """Adds all rows of epoch 0 to some columns, and returns how many there were."""
+        plan = Select.named_by(operator, self._plan, as_given(tuple(columns)))
+        try:
+            return fitting.counted(columns, Dataset(plan).batch(BLOCK_ROWS).to_reader())
+        except ArrowflowError as error:
+            error.locate(operator=operator)
+            raise
 
     def head(self, n: int = 5) -> pa.Table:
         """Returns the first `n` rows of epoch 0 as a `pyarrow.Table`, reading as little as possible.

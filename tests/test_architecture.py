@@ -111,8 +111,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "options",
         "storage",
     ),
-    "dataset": ("caching", "cluster", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
+    "dataset": ("caching", "cluster", "features", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "image": ("errors",),
+    "features": ("errors", "observe.whole_file", "types"),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "provenance": ("bad_rows", "dataset", "errors", "iterator", "ops", "options", "plan", "run", "sources"),
     "sources": (
@@ -132,6 +133,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "combining",
         "dataset",
         "errors",
+        "features",
         "image",
         "iterator",
         "loaders",

@@ -22,7 +22,6 @@ OF_DATASET: Final = _each(
         "show peek first": "`ds.head(5)`, or `ds.batch(n).to_numpy().peek()` for a batch",
         "tail": "`ds.skip(ds.num_rows - n).head(n)`",
         "info": "`print(ds)`, or `print(ds.explain())`",
-        "describe": "`pl.DataFrame(ds).describe()`, with all rows in memory, or `pl.DataFrame(ds.head(1_000)).describe()`",
         "state_dict load_state_dict set_epoch": "`ds.batch(n).to_numpy().state_dict()`: loaders and iterators have states",
         "stats trace": "`ds.batch(n).to_numpy().explain()`: loaders and iterators tell how they run",
         # columns

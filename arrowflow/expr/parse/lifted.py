@@ -126,7 +126,7 @@ def _cut(data: bytes) -> tuple[bytes, dict[str, Constant]]:
 @lru_cache(maxsize=64)
 def _placeholder(name: str) -> tuple[bytes, str]:
     """Returns the binary form and the JSON form of a short series that no expression of a user has."""
-    literal = pl.lit(pl.Series(name, [], pl.Int8))
+    literal = pl.lit(pl.Series(name, [], pl.String))  # an Enum takes nothing else
     data = literal.meta.serialize(format="binary")
     found = _BYTES.search(data)
     listed = json.loads(literal.meta.serialize(format="json"))["Literal"]["Series"]

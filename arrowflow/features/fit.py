@@ -1,0 +1,186 @@
+"""What `fit` and `describe` count: a plan of columns, and one pass over the rows.
+
+Rows come in batches of 65,536 whatever the files look like, and are added in their order. So the same rows give the same figures
+to the last bit, on any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import DataError, PlanError, SchemaError, closest, shown
+from arrowflow.features.distinct import Counts, Distinct, vocabulary
+from arrowflow.features.moments import Moments
+from arrowflow.features.quantiles import Quantiles
+from arrowflow.types import is_number
+
+
+@dataclass(slots=True)
+class Column:
+    """What is counted of one column.
+
+    Attributes:
+        moments: Its moments; of a column of anything but numbers the count and the missing values alone.
+        quantiles: Its quantiles, if they are asked for.
+        buckets: How many buckets its quantiles make.
+        counts: Its values, if a vocabulary is asked for.
+        most: How many of them are kept.
+        distinct: About how many different values it has, if that is asked for.
+        ends: For `describe`, the least and the greatest value where these are no numbers.
+    """
+
+    moments: Moments = field(default_factory=Moments)
+    quantiles: Quantiles | None = None
+    buckets: int = 0
+    counts: Counts | None = None
+    most: int = 0
+    distinct: Distinct | None = None
+
+    def add(self, values: pa.Array) -> None:
+        """Adds the values of some rows."""
+        series = pl.Series(values)
+        missing = values.null_count
+        if is_number(values.type) or pa.types.is_boolean(values.type):
+            numbers = series.drop_nulls().cast(pl.Float64).to_numpy()
+            if pa.types.is_floating(values.type):
+                numbers = numbers[~np.isnan(numbers)]
+            self.moments.add(numbers, len(values) - len(numbers))
+            if self.quantiles is not None:
+                self.quantiles.add(numbers)
+        else:
+            self.moments.missing += missing
+            self.moments.count += len(values) - missing
+        if self.counts is not None:
+            self.counts.add(series)
+        if self.distinct is not None:
+            self.distinct.add(series)
+
+    def merge(self, other: Column) -> None:
+        """Adds the rows of another part."""
+        self.moments.merge(other.moments)
+        for own, others in (self.quantiles, other.quantiles), (self.counts, other.counts):
+            if own is not None and others is not None:
+                own.merge(others)  # type: ignore[arg-type]
+
+
+Columns = dict[str, Column]
+
+
+def asked_for(
+    schema: pa.Schema,
+    *,
+    mean: Sequence[str],
+    min_max: Sequence[str],
+    quantiles: Mapping[str, int],
+    vocabulary: Mapping[str, int],
+) -> Columns:
+    """Returns the columns to count; raises where one is missing or of another type."""
+    found: Columns = {}
+    for argument, names in ("mean", mean), ("min_max", min_max), ("quantiles", quantiles):
+        for name in _names(argument, names):
+            type = _type_of(name, schema)
+            if not is_number(type):
+                raise SchemaError(
+                    f"fit: {argument} takes columns of numbers, {name!r} is {type}; `cast` it, or use vocabulary="
+                )
+            found.setdefault(name, Column())
+    for name, buckets in quantiles.items():
+        found[name].buckets = _size("quantiles", name, buckets, least=2)
+        found[name].quantiles = Quantiles()
+    for name, most in vocabulary.items():
+        type = _type_of(name, schema)
+        if not (pa.types.is_integer(type) or _is_text(type)):
+            raise SchemaError(
+                f"fit: vocabulary takes columns of whole numbers or texts, {name!r} is {type}; numbers of another kind "
+                "make buckets: quantiles={…}"
+            )
+        column = found.setdefault(name, Column())
+        column.most, column.counts = _size("vocabulary", name, most, least=1), Counts(name)
+    if not found:
+        raise PlanError("fit: name at least one column: mean=, min_max=, quantiles= or vocabulary=")
+    return found
+
+
+def everything(schema: pa.Schema) -> Columns:
+    """Returns all columns as `describe` counts them."""
+    found = {}
+    for each in schema:
+        column = found[each.name] = Column()
+        if is_number(each.type):
+            column.quantiles = Quantiles()
+        if not pa.types.is_nested(each.type):
+            column.distinct = Distinct()
+    return found
+
+
+def counted(columns: Columns, batches: Iterable[pa.RecordBatch]) -> int:
+    """Counts all rows, and returns how many there were."""
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        for name, column in columns.items():
+            try:
+                column.add(batch.column(name))
+            except pl.exceptions.PolarsError as error:
+                raise DataError(f"fit: the values of {name!r} cannot be counted: {error}") from error
+    return rows
+
+
+def check_finite(columns: Columns) -> None:
+    """Raises `DataError` for a column whose mean nobody can use."""
+    for name, column in columns.items():
+        if not math.isfinite(column.moments.mean):
+            raise DataError(
+                f"fit: column {name!r} holds infinity, so it has no mean; `filter` such rows first"
+            )
+
+
+def described(columns: Columns, rows: int) -> pl.DataFrame:
+    """Returns the table that `describe` shows: a row for each figure, a column for each column."""
+    names = ["count", "null_count", "mean", "std", "min", "25%", "50%", "75%", "max", "distinct"]
+    shown = {}
+    for name, column in columns.items():
+        of = column.moments
+        numbers: list[float | None] = [None] * 7
+        if column.quantiles is not None and of.count:
+            quartiles = column.quantiles.at([0.25, 0.5, 0.75]).tolist()
+            numbers = [of.mean, of.std, of.least, *quartiles, of.greatest]
+        distinct = None if column.distinct is None else float(column.distinct.count)
+        shown[name] = [float(of.count), float(rows - of.count), *numbers, distinct]
+    return pl.DataFrame({"statistic": names, **shown}, schema_overrides=dict.fromkeys(shown, pl.Float64))
+
+
+def words(column: Column) -> list[Any]:
+    """Returns the vocabulary of a column."""
+    assert column.counts is not None
+    return vocabulary(column.counts.joined(), column.most)
+
+
+def _names(argument: str, given: Any) -> list[str]:
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise PlanError(f"fit: {argument} is a list of names of columns, got {shown(given)}")
+    return list(given)
+
+
+def _type_of(name: str, schema: pa.Schema) -> pa.DataType:
+    if name not in schema.names:
+        raise PlanError(f"fit: unknown column {name!r}; {closest(name, schema.names)}")
+    return schema.field(name).type
+
+
+def _size(argument: str, name: str, value: Any, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PlanError(f"fit: {argument} of {name!r} is a number from {least} on, got {shown(value)}")
+    return value
+
+
+def _is_text(type: pa.DataType) -> bool:
+    kinds = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+    return any(kind(type) for kind in kinds) or (pa.types.is_dictionary(type) and _is_text(type.value_type))

@@ -1,0 +1,253 @@
+"""`fit`, `describe`, and the expressions of `FeatureStatistics`, beside NumPy and Polars."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arrowflow as af
+from arrowflow.features.distinct import Distinct
+from arrowflow.features.quantiles import BLOCK_ROWS, Quantiles
+from tests.effort import scaled
+from tests.ops.tables import refused
+
+ROWS = 150_000
+GAMMA = np.random.default_rng(1).gamma(2.0, 1.0, ROWS)
+TABLE = pl.DataFrame(
+    {
+        "price": pl.Series(GAMMA).set(pl.Series(np.arange(ROWS) % 10 == 3), None),
+        "qty": pl.Series(np.arange(ROWS) % 50, dtype=pl.Int16),
+        "tax": pl.Series(GAMMA.astype(np.float32)).set(pl.Series(np.arange(ROWS) % 7 == 0), math.nan),
+        "brand": pl.Series([f"b{number * number % 23}" for number in range(ROWS)]),
+    }
+)
+EVERYTHING: dict[str, Any] = {
+    "mean": ["price"],
+    "min_max": ["tax"],
+    "quantiles": {"price": 16, "qty": 5},
+    "vocabulary": {"brand": 4, "qty": 10},
+}
+
+
+@pytest.fixture(scope="module")
+def stats() -> af.FeatureStatistics:
+    return af.from_arrow(TABLE).fit(**EVERYTHING)
+
+
+def test_figures_are_those_of_polars(stats: af.FeatureStatistics) -> None:
+    price, tax = TABLE["price"], TABLE["tax"].fill_nan(None)
+    assert stats.mean("price") == pytest.approx(price.mean(), rel=1e-12)
+    assert stats.std("price") == pytest.approx(price.std(), rel=1e-12)
+    assert stats.missing("price") == price.null_count() and stats.missing("tax") == tax.null_count()
+    assert stats.min_max("tax") == (tax.min(), tax.max())
+    most = TABLE["brand"].value_counts().sort("count", "brand", descending=[True, False])["brand"].head(4)
+    assert stats.vocabulary("brand") == most.to_list()
+    assert stats.vocabulary("qty") == list(range(10))
+
+
+def test_boundaries_are_near_the_quantiles(stats: af.FeatureStatistics) -> None:
+    values = np.sort(TABLE["price"].drop_nulls().to_numpy())
+    ranks = np.searchsorted(values, stats.boundaries("price")) / len(values)
+    np.testing.assert_allclose(ranks, np.arange(1, 16) / 16, atol=0.001)
+    qty = np.searchsorted(np.arange(50), stats.boundaries("qty"))
+    np.testing.assert_allclose(qty, [10, 20, 30, 40], atol=1)
+
+
+def test_expressions_are_those_of_polars(stats: af.FeatureStatistics) -> None:
+    exprs = {
+        "standard": stats.standardize("price"),
+        "scaled": stats.rescale("tax"),
+        "imputed": stats.impute("price"),
+        "bucket": stats.bucketize("price"),
+        "index": stats.index("brand"),
+        "number": stats.index("qty"),
+        "one_hot": stats.one_hot("brand"),
+    }
+    made = af.from_arrow(TABLE).select(**exprs).to_table()
+    found = pl.DataFrame(made)
+    assert made.schema.field("one_hot").type == pa.list_(pa.float32(), 4)
+    price, words = TABLE["price"], stats.vocabulary("brand")
+    values = price.to_numpy()  # null is NaN
+    mean = np.nanmean(values)
+    np.testing.assert_allclose(found["standard"].to_numpy(), (values - mean) / np.nanstd(values, ddof=1))
+    np.testing.assert_allclose(found["imputed"].to_numpy(), np.where(np.isnan(values), mean, values))
+    tax = TABLE["tax"].to_numpy()
+    np.testing.assert_allclose(
+        found["scaled"].to_numpy(),
+        (tax - np.nanmin(tax)) / (np.nanmax(tax) - np.nanmin(tax)),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    buckets = np.searchsorted(stats.boundaries("price"), price.drop_nulls().to_numpy(), side="right")
+    assert found["bucket"].drop_nulls().to_list() == buckets.tolist()
+    assert found["bucket"].null_count() == price.null_count()
+    numbers = [words.index(word) + 1 if word in words else 0 for word in TABLE["brand"]]
+    assert found["index"].to_list() == numbers
+    assert found["number"].to_list() == [value + 1 if value < 10 else 0 for value in TABLE["qty"]]
+    assert found["one_hot"].to_list() == [
+        [float(place == number) for place in range(1, 5)] for number in numbers
+    ]
+
+
+def test_nothing_depends_on_how_rows_are_cut_or_on_threads(
+    stats: af.FeatureStatistics, tmp_path: Path
+) -> None:
+    af.from_arrow(TABLE).write_parquet(tmp_path / "data", shard_rows=40_000, row_group_rows=7_001)
+    rows = af.read_parquet(str(tmp_path / "data/*.parquet"))
+    for budget in (1, 2):
+        found = rows.with_options(af.Options(cpu_budget=budget)).fit(**EVERYTHING)
+        assert found.to_json() == stats.to_json()
+    assert rows.shuffle(1_000, seed=1).fit(**EVERYTHING).vocabulary("brand") == stats.vocabulary("brand")
+
+
+def test_a_filter_and_a_split_are_honoured() -> None:
+    train, validation = af.range(10_000).split([0.8, 0.2], seed=0)
+    for part in (train, validation, train.filter(pl.col("id") > 5_000)):
+        ids = part.to_table()["id"].to_numpy()
+        found = part.fit(min_max=["id"])
+        assert found.mean("id") == pytest.approx(ids.mean()) and found.min_max("id") == (ids.min(), ids.max())
+
+
+def test_parts_are_merged(stats: af.FeatureStatistics) -> None:
+    parts = [af.from_arrow(TABLE.slice(start, 50_000)).fit(**EVERYTHING) for start in range(0, ROWS, 50_000)]
+    merged = parts[0].merge(*parts[1:])
+    assert merged.mean("price") == pytest.approx(stats.mean("price"), rel=1e-12)
+    assert merged.std("price") == pytest.approx(stats.std("price"), rel=1e-12)
+    assert merged.vocabulary("brand") == stats.vocabulary("brand")
+    assert merged.min_max("tax") == stats.min_max("tax")
+    values = np.sort(TABLE["price"].drop_nulls().to_numpy())
+    ranks = np.searchsorted(values, merged.boundaries("price")) / len(values)
+    np.testing.assert_allclose(ranks, np.arange(1, 16) / 16, atol=0.002)
+    other = af.from_arrow(TABLE).fit(mean=["price"])
+    refused(af.PlanError, lambda: other.merge(parts[0]), "merge", "quantiles")
+
+
+def test_they_are_stored_and_pickled(stats: af.FeatureStatistics, tmp_path: Path) -> None:
+    stats.save(tmp_path / "stats.json")
+    loaded = af.FeatureStatistics.load(tmp_path / "stats.json")
+    assert loaded.to_json() == stats.to_json() == pickle.loads(pickle.dumps(stats)).to_json()
+    assert loaded.boundaries("price") == stats.boundaries("price")
+    refused(af.SourceError, lambda: stats.save(tmp_path / "none/stats.json"), "no folder")
+    refused(af.SourceError, lambda: af.FeatureStatistics.load(tmp_path / "none.json"), "none.json")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "columns": {"a": 1}}', "\ud800"]
+)
+def test_what_is_no_file_of_statistics(text: str, tmp_path: Path) -> None:
+    (tmp_path / "stats.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises((af.DataError, af.SourceError)):
+        af.FeatureStatistics.load(tmp_path / "stats.json")
+
+
+@settings(max_examples=scaled(100))
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 5, 1_000, BLOCK_ROWS - 1, BLOCK_ROWS, 3 * BLOCK_ROWS]), max_size=4),
+    seed=st.integers(0, 99),
+)
+def test_ranks_are_within_the_bound(sizes: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    draws: list[Callable[[int], Any]] = [
+        rng.standard_normal,
+        lambda size: rng.integers(0, 9, size).astype(float),
+        lambda size: np.arange(size) * 1.0,
+    ]
+    parts = [draws[seed % 3](size) for size in (*sizes, 3)]
+    sketch, other = Quantiles(), Quantiles()
+    for number, part in enumerate(parts):
+        (sketch if number % 2 else other).add(part)
+    sketch.merge(other)
+    values = np.sort(np.concatenate(parts))
+    shares = np.array([0, 0.01, 0.25, 0.5, 0.75, 0.99, 1])
+    found = sketch.at(shares)
+    bound = 0 if len(values) < BLOCK_ROWS else (math.log2(len(values) / BLOCK_ROWS) + 1) / 4_096
+    below = np.searchsorted(values, found, side="left") / len(values)
+    upto = np.searchsorted(values, found, side="right") / len(values)
+    assert (below - bound <= shares).all() and (upto + bound + 1 / len(values) >= shares).all()
+    if len(values) < BLOCK_ROWS:
+        assert found.tolist() == np.quantile(values, shares, method="lower").tolist()
+
+
+@pytest.mark.parametrize("count", [0, 7, 4_095, 100_000])
+def test_distinct_values_are_counted_within_three_percent(count: int) -> None:
+    distinct = Distinct()
+    values = pl.Series([f"v{number}" for number in range(count)], dtype=pl.String)
+    for part in itertools.chain([values], (values.slice(at, 9_999) for at in range(0, count, 9_999))):
+        distinct.add(part.extend(pl.Series([None], dtype=pl.String)) if count == 7 else part)
+    assert distinct.count == (count if count < 4_096 else pytest.approx(count, rel=0.05))
+
+
+def test_describe_is_that_of_polars() -> None:
+    table = TABLE.head(50_000).with_columns(pl.col("tax").fill_nan(None), flag=pl.col("qty") > 7)
+    found = af.from_arrow(table).describe()
+    expected = table.describe(interpolation="lower")
+    assert found["statistic"].to_list() == [*expected["statistic"].to_list(), "distinct"]
+    for name in ("price", "qty", "tax"):
+        np.testing.assert_allclose(found[name][:-1].to_numpy(), expected[name].to_numpy(), rtol=1e-5)
+    assert found["brand"].to_list() == [50_000.0, 0.0, *[None] * 7, 12.0]
+    assert found["flag"].to_list()[:3] == [50_000.0, 0.0, None]
+    assert af.from_arrow(table.clear()).describe()["price"].to_list()[:3] == [0.0, 0.0, None]
+
+
+def test_columns_of_one_value_and_of_none() -> None:
+    table = pa.table({"one": [5.0, 5.0, None], "none": pa.array([None] * 3, pa.float64())})
+    stats = af.from_arrow(table).fit(mean=["one", "none"], min_max=["one"], quantiles={"one": 4})
+    made = af.from_arrow(table).select(
+        a=stats.standardize("one"), b=stats.rescale("one"), c=stats.bucketize("one")
+    )
+    assert made.to_table().to_pydict() == {"a": [0.0, 0.0, None], "b": [0.0, 0.0, None], "c": [1, 1, None]}
+    refused(af.DataError, lambda: stats.standardize("none"), "'none'", "no value but nulls")
+    assert af.FeatureStatistics.of_json(json.loads(json.dumps(stats.to_json()))).missing("none") == 3
+
+
+def test_what_cannot_be_fitted() -> None:
+    ds = af.from_arrow(TABLE)
+    refused(af.PlanError, lambda: ds.fit(), "fit", "at least one")
+    refused(af.PlanError, lambda: ds.fit(mean=["pirce"]), "fit", "'pirce'", "did you mean 'price'")
+    refused(af.PlanError, lambda: ds.fit(mean="price"), "fit", "list of names")
+    refused(af.SchemaError, lambda: ds.fit(mean=["brand"]), "fit", "'brand'", "numbers")
+    refused(af.SchemaError, lambda: ds.fit(vocabulary={"price": 10}), "fit", "'price'", "quantiles=")
+    refused(af.PlanError, lambda: ds.fit(quantiles={"price": 1}), "fit", "'price'", "from 2 on")
+    refused(af.PlanError, lambda: ds.fit(vocabulary={"brand": True}), "fit", "'brand'")
+    refused(af.DataError, lambda: ds.filter(pl.col("qty") > 99).fit(mean=["price"]), "fit", "no rows")
+    infinite: npt.NDArray[np.float64] = np.array([1.0, math.inf, -math.inf])
+    refused(af.DataError, lambda: af.from_numpy({"x": infinite}).fit(mean=["x"]), "'x'", "infinity")
+    stats = ds.fit(mean=["price"])
+    refused(af.PlanError, lambda: stats.standardize("pirce"), "'pirce'", "did you mean 'price'")
+    refused(af.PlanError, lambda: stats.bucketize("price"), "quantiles")
+    refused(af.PlanError, lambda: stats.index("price"), "vocabulary")
+
+
+def test_a_long_vocabulary(tmp_path: Path) -> None:
+    words = pl.Series([f"w{number % 9_000}" for number in range(20_000)])
+    ds = af.from_arrow(pl.DataFrame({"word": words}))
+    stats = ds.fit(vocabulary={"word": 8_000})
+    places = {word: place for place, word in enumerate(stats.vocabulary("word"), 1)}
+    indexed = ds.with_columns(place=stats.index("word"))
+    assert indexed.to_table()["place"].to_pylist() == [places.get(word, 0) for word in words]
+    assert pickle.loads(pickle.dumps(indexed)).cache(str(tmp_path / "cache")).to_table().num_rows == len(
+        words
+    )
+
+
+def test_a_vocabulary_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrowflow.features.distinct.MOST_VALUES", 20)
+    refused(
+        af.DataError,
+        lambda: af.range(100).fit(vocabulary={"id": 5}).vocabulary("id"),
+        "'id'",
+        "more than 20 different",
+    )
