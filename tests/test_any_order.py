@@ -124,6 +124,7 @@ def in_parts(ds: af.Dataset, rng: random.Random) -> list[int]:
             state = iterator.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_every_row_comes_once(name: str, files: Path) -> None:
     ds = PLANS[name](files)

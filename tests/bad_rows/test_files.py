@@ -142,6 +142,7 @@ def test_raising_delivers_the_rows_in_front(
         next(again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_is_exact(tmp_path: Path, kind: str) -> None:
     check_dataset(lambda: read(tmp_path, kind).batch(13), in_full=False)

@@ -185,6 +185,7 @@ def big(kind: str) -> pa.Array:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dictionary", "view", "list"])
 def test_first_part_where_offsets_would_overflow(kind: str) -> None:
     array = big(kind)

@@ -342,6 +342,7 @@ def most_bytes(case: Case, engine: Stepper) -> int:
     return case.ram_budget + beyond + NEGLIGIBLE_BYTES
 
 
+@pytest.mark.slow
 @settings(
     max_examples=scaled(20),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -87,6 +87,7 @@ def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> No
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(80), database=None)
 @given(
     plan=PLANS,

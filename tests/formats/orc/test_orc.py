@@ -68,6 +68,7 @@ def test_rows_of_all_types_are_those_of_pyarrow(tmp_path: Path, compression: str
         assert ds.select(name).skip(700).take(900).to_table().equals(expected.select([name]).slice(700, 900))
 
 
+@pytest.mark.slow
 def test_contracts(tmp_path: Path) -> None:
     write(tmp_path / "a.orc")
     write(tmp_path / "b.orc", TABLE.slice(0, 500))

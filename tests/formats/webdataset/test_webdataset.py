@@ -97,6 +97,7 @@ def test_rows_are_the_members_with_one_key(tmp_path: Path, format: int, packed: 
     assert ds.select("cls").to_table().to_pylist() == expected(first + second, ["cls"])
 
 
+@pytest.mark.slow
 def test_contracts(tmp_path: Path) -> None:
     write_tar(tmp_path / "0.tar", random_rows(random.Random(1), 12))
     write_tar(tmp_path / "1.tar", random_rows(random.Random(2), 9, 50))

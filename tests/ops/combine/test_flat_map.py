@@ -37,6 +37,7 @@ CASES: dict[str, Apply] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
     check_operator(CASES[case], NUMBERS, in_full=stands_for_all(case, CASES))

@@ -132,6 +132,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
     check_operator(

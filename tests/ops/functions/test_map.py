@@ -128,6 +128,7 @@ def test_contracts_where_splits_are_seen(case: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PROCESSES)
 def test_contracts_in_worker_processes(case: str) -> None:
     pieces = case == "random pieces"

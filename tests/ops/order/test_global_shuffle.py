@@ -159,6 +159,7 @@ def test_contracts_in_memory() -> None:
     )
 
 
+@pytest.mark.slow
 def test_contracts_of_files(tmp_path: Path) -> None:
     folder = write_files(tmp_path, SHARDS)
     check_dataset(lambda: af.read_ipc(folder).shuffle(seed=1).batch(3), epochs_differ=True)

@@ -67,6 +67,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shards(tmp_path_factory.mktemp("shards"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTED)
 def test_all_ranks_make_the_steps_of_one_process(path: Path, name: str) -> None:
     plan = UNCOUNTED[name](path)
@@ -90,6 +91,7 @@ def called(path: Path) -> af.Dataset:
     return ds.batch(BATCH).map(doubled, keeps_rows=True).with_columns(y=pl.col("x") + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bucketed, called])
 def test_ranks_agree_on_batches_that_lanes_make(path: Path, make: Callable[[Path], af.Dataset]) -> None:
     """In turn, and joined: as many on each rank, and those of one process as far as they go."""

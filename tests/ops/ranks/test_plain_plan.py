@@ -146,6 +146,7 @@ def test_choices_keep_their_order(drop: bool, loaded: Callable[[Any], Any]) -> N
     assert_loaded(plan, loaded)
 
 
+@pytest.mark.slow
 def test_weights_that_follow_the_step_stay_a_schedule() -> None:
     def draw(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
         share = 0.1 + 0.8 * batch["id"].to_numpy() / 10_000
@@ -322,6 +323,7 @@ def numbers(first: int, stop: int, cached: bool) -> af.Dataset:
     return rows.cache() if cached else rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [(True, False), (False, True)])
 @pytest.mark.parametrize("size", [2, 16])
 def test_a_cache_beside_another_source_keeps_steps_equal(cached: tuple[bool, bool], size: int) -> None:

@@ -50,6 +50,7 @@ def test_filled_up_batches_hold_every_row(path: Path) -> None:
     assert sorted(row["id"] for row in rows if row["mask"]) == list(range(NUM_ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNCOUNTED)
 def test_one_process_needs_no_counts(path: Path, name: str) -> None:
     plan = UNCOUNTED[name](path)

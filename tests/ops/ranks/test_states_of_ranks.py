@@ -54,6 +54,7 @@ def resumed(datasets: list[af.Dataset], states: list[dict[str, Any]]) -> list[li
     return joined(zip(*found, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_another_number_of_processes_goes_on(path: Path, name: str) -> None:
     plan = PIPELINES[name](path)

@@ -59,6 +59,7 @@ def test_filters_open_only_the_files_of_their_partitions(table: Path, tmp_path: 
     assert "folders rule out" in ds.filter(pl.col("part") == "a").explain()
 
 
+@pytest.mark.slow
 def test_contracts(table: Path) -> None:
     check_dataset(lambda: af.read_delta(table, version=3).batch(4))
     check_dataset(lambda: af.read_delta(table, version=3).shuffle(8, seed=1).batch(4), epochs_differ=True)
