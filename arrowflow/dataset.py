@@ -515,10 +515,10 @@ class Dataset:
         Many columns are fast as one list of fixed size, such as an embedding.
 
         Args:
-            table: What `af.from_arrow` takes: a `pyarrow.Table`, a Polars frame, or another dataset. What is not in memory
+            table: Anything that `af.from_arrow` takes: a `pyarrow.Table`, a Polars frame, or another dataset. What is not in memory
                 yet is read here, once. The table has to be finite.
             on: The columns of the key, which have the same names and types in both.
-            how: What becomes of rows whose key the table lacks. "left" keeps them, with null in the new columns; "inner"
+            how: The treatment of rows whose key the table lacks. "left" keeps them, with null in the new columns; "inner"
                 leaves them out.
             unique: Whether each key comes once in the table; a key that comes twice is then an error. With False a row
                 comes once for each match, in the order of the table.
@@ -1552,7 +1552,7 @@ class Dataset:
                 where a column that is left out has 0.
             bos: Value before each document, which counts as its first token: one for all columns, or a dict with one
                 for each.
-            overlong: What becomes of documents over `length` tokens: `"cut"` makes pieces, which are packed as
+            overlong: The treatment of documents over `length` tokens: `"cut"` makes pieces, which are packed as
                 documents; `"drop"` leaves them out; `"raise"` makes them bad rows.
             segment_ids: Name of the column of segment ids; None leaves the column out.
             positions: Name of the column of positions; None leaves the column out.
@@ -2656,7 +2656,7 @@ class Dataset:
     ) -> Written:
         """Writes epoch 0 as a folder of CSV files, `part-00000.csv` and so on, in the order of the rows.
 
-        What `write_parquet` says of half-written datasets holds here too. Each file has a header. Texts are quoted:
+        Half-written datasets are treated as by `write_parquet`. Each file has a header. Texts are quoted:
         an empty text stays one, and a null is nothing between two commas. CSV does not keep types: give them to
         `read_csv` as `schema=` where its guess would differ.
 
@@ -2704,7 +2704,7 @@ class Dataset:
     ) -> Written:
         """Writes epoch 0 as a folder of JSON lines, `part-00000.jsonl` and so on, in the order of the rows.
 
-        What `write_parquet` says of half-written datasets holds here too. Each row is an object on a line of its own, in
+        Half-written datasets are treated as by `write_parquet`. Each row is an object on a line of its own, in
         which null values stand, too. JSON does not keep types: give them to `read_json` as `schema=` where its guess
         would differ. Timestamps and decimals are texts. While a block of rows is written, its lines are in memory beside it.
 
@@ -2755,7 +2755,7 @@ class Dataset:
     ) -> Written:
         """Writes epoch 0 as a folder of TFRecord files, `part-00000.tfrecord` and so on, in the order of the rows.
 
-        What `write_parquet` says of half-written datasets holds here too. Each row is a `tf.train.Example` with a feature for each
+        Half-written datasets are treated as by `write_parquet`. Each row is a `tf.train.Example` with a feature for each
         column; a null has none. Whole numbers become int64, texts become bytes: give types to `read_tfrecord` as `schema=`.
         Needs the extra `tfrecord`. protobuf encodes one row after the other, in some 20 µs for a dozen columns.
 
@@ -2805,7 +2805,7 @@ class Dataset:
     ) -> Written:
         """Writes epoch 0 as a folder of WebDataset shards, `part-00000.tar` and so on, in the order of the rows.
 
-        What `write_parquet` says of half-written datasets holds here too. The column `__key__` has the key of each row, a text
+        Half-written datasets are treated as by `write_parquet`. The column `__key__` has the key of each row, a text
         or a number: the name of a file without a dot, and maybe with folders. Each other column is a member `key.column`; a null
         has none. Bytes stay as they are, numbers and booleans become texts. So name columns as readers of the
         format expect them: `jpg`, `cls`, `txt`, `json`. Equal rows make equal archives.
@@ -2961,7 +2961,7 @@ class Dataset:
         """Returns figures of each column over all rows of epoch 0, in one pass and little memory.
 
         The rows of the result are count and nulls (NaN counts as null), mean, standard deviation, least value, quartiles,
-        greatest value, and about how many different values there are, to within 3 %. What a type does not have is null.
+        greatest value, and about how many different values there are, to within 3 %. Figures that a type does not have are null.
 
         Raises:
             DataError: Values cannot be counted.

@@ -79,7 +79,7 @@ class Options(Settings):
     """Settings of a pipeline. A field that is None keeps the value of an earlier `with_options`, or the default.
 
     The environment variables `ARROWFLOW_CPU_BUDGET`, `ARROWFLOW_RAM_BUDGET` and `ARROWFLOW_PROGRESS` set the defaults of the
-    three options with these names, when a pipeline is planned. What a program sets wins.
+    three options with these names, when a pipeline is planned. Values that a program sets win.
 
     Attributes:
         cpu_budget: Calls that compute at the same time; calls that wait come on top. Default: the cores that this

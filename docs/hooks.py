@@ -1,4 +1,4 @@
-"""What the site changes in a page: links out of `docs/` lead to the repository, as they do where one reads the page there."""
+"""The site changes one thing in a page: links out of `docs/` lead to the repository, as they do where one reads the page there."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Finding:
 
     Attributes:
         name: Its name, for scripts.
-        text: What was found.
-        cost: What it costs, where that is no time.
+        text: The finding.
+        cost: Its cost, where that is no time.
         cure: The options of `rewrite` that cure it.
         gain: How many times as fast the sample is read after the cure; None where that was not measured.
         least_gain: The gain from which on it is a finding.

@@ -21,7 +21,7 @@ MAX_LAYOUTS: Final = 64
 
 
 class FileFacts(NamedTuple):
-    """What the footer of one file tells.
+    """The facts of one file's footer.
 
     Attributes:
         rows: The rows of each split.

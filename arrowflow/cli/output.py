@@ -1,4 +1,4 @@
-"""What commands write: tables on a terminal or in a pipe, or JSON for scripts."""
+"""The output of commands: tables on a terminal or in a pipe, or JSON for scripts."""
 
 from __future__ import annotations
 

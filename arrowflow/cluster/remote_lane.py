@@ -61,7 +61,7 @@ class RemoteLane(Operator, InLanes):
         return self.schema
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """What comes lies in the object store, which nobody may write."""
+        """The rows lie in the object store, which nobody may write."""
         return False
 
     def let_go(self) -> None:

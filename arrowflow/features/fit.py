@@ -1,4 +1,4 @@
-"""What `fit` and `describe` count: a plan of columns, and one pass over the rows.
+"""The counting of `fit` and `describe`: a plan of columns, and one pass over the rows.
 
 Rows come in batches of 65,536 whatever the files look like, and are added in their order. So the same rows give the same figures
 to the last bit, on any number of threads.
@@ -24,7 +24,7 @@ from arrowflow.types import is_number
 
 @dataclass(slots=True)
 class Column:
-    """What is counted of one column.
+    """The counts of one column.
 
     Attributes:
         moments: Its moments; of a column of anything but numbers the count and the missing values alone.

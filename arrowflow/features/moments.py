@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 @dataclass(slots=True)
 class Moments:
-    """What is known of a column after some of its rows; NaN counts as missing.
+    """The moments of a column after some of its rows; NaN counts as missing.
 
     The sums of squares of several parts are added as Chan, Golub and LeVeque do ("Updating formulae and a pairwise
     algorithm for computing sample variances", COMPSTAT 1982), so nothing is lost where the mean is far from 0.

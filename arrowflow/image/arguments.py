@@ -1,4 +1,4 @@
-"""What augmentations take: images, a number for all or for each, and ranges of random numbers."""
+"""The arguments of augmentations: images, a number for all or for each, and ranges of random numbers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _INDEX_TYPES = {np.dtype(np.int64): pa.int64(), np.dtype(np.uint32): pa.uint32()
 
 
 class OfSchema(Generic[T]):
-    """What a function finds in a schema, kept for the last schema that was asked for. Metadata does not count.
+    """The result of a function of a schema, kept for the last schema that was asked for. Metadata does not count.
 
     Chunks that follow each other share their schema, and Arrow compares such schemas in no time. To look at 3,000 types anew
     takes 2 ms a chunk.

@@ -17,7 +17,7 @@ class Instances(Protocol):
         An instance is made, used and closed on one thread, its own. Any worker, several calls at once.
 
         Raises:
-            Exception: What making the instance or `work` raises.
+            Exception: The exception of `work`, or of making the instance.
         """
 
 

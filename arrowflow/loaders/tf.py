@@ -86,7 +86,7 @@ def tf_dataset(prepared: Prepared, request: ExportRequest, loader: Loader[Arrays
 
     Args:
         prepared: The plan of the loader.
-        request: What is left to the loader.
+        request: The rest is left to the loader.
         loader: The loader.
 
     Raises:

@@ -27,7 +27,7 @@ class Series(NamedTuple):
     """A figure over time.
 
     Attributes:
-        title: What it is.
+        title: Its name.
         kind: Name of its colour.
         values: Its mean in parts of the time, which are of equal length.
         top: The largest value that the picture has room for.

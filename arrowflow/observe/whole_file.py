@@ -15,9 +15,9 @@ def write_whole(path: str | os.PathLike[str], texts: Iterable[str], *, operator:
 
     Args:
         path: The file.
-        texts: What it will hold.
+        texts: Its content.
         operator: The method that a user called, for errors.
-        name: What the file is, for errors.
+        name: The kind of file, for errors.
 
     Raises:
         SourceError: The folder does not exist, or cannot be written to.

@@ -100,7 +100,7 @@ class Gate(IntEnum):
     CHUNKS = 3
     """As many chunks as may be wait for the next stage."""
     BYTES = 4
-    """What the call may take does not fit into the ledger."""
+    """The bytes that the call may take do not fit into the ledger."""
     TOKEN = 5
     """All cores of the budget are taken."""
 

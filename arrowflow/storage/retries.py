@@ -71,7 +71,7 @@ _REFUSED: Final = re.compile(
 _EXPIRED: Final = re.compile(
     r"ExpiredToken|RequestExpired|[Tt]oken (?:has |is )?expired|[Cc]redentials? (?:has|have) expired"
 )
-"""What S3, Google's storage and Azure call credentials whose time is over."""
+"""The names that S3, Google's storage and Azure have for credentials whose time is over."""
 _SILENT: Final = re.compile(r"\[Errno 22\] Bad Request$")
 """What s3fs makes of an HTTP 400 without a reason."""
 _STATUS: Final = re.compile(r"HTTP status (?:code )?(\d{3})")

@@ -68,7 +68,7 @@ MakeEncoder = Callable[[Any, pa.Schema], Encoder]
 
 
 class RowWriter(Protocol):
-    """What cuts rows into shards. Used by one thread."""
+    """The rule that cuts rows into shards. Used by one thread."""
 
     @property
     def names(self) -> Sequence[str]:

@@ -28,7 +28,7 @@ class RunProcesses:
         close_seconds: How long a process may take to close its instances.
 
     Attributes:
-        failed: What is wrong with instances that could not be closed.
+        failed: The errors of instances that could not be closed.
     """
 
     def __init__(self, clock: Clock, close_seconds: float) -> None:

@@ -296,7 +296,7 @@ def give_back(child: Child, now: float, seconds: float) -> list[str]:
         seconds: How long it may take to close the instances of a run that has ended meanwhile.
 
     Returns:
-        What is wrong with instances that could not be closed.
+        The errors of instances that could not be closed.
     """
     failed: list[str] = []
     while child.waits:
@@ -328,7 +328,7 @@ def end(run: int, now: Callable[[], float], seconds: float) -> list[str]:
         seconds: How long they may take to close its instances, all at the same time.
 
     Returns:
-        What is wrong with instances that could not be closed.
+        The errors of instances that could not be closed.
     """
     _runs.discard(run)
     failed: list[str] = []

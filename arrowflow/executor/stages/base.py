@@ -33,7 +33,7 @@ from arrowflow.plan.node import Node
 
 
 class Run(ABC):
-    """What the parts of one run share. All of it under the run's lock, except where it says otherwise.
+    """The objects that the parts of one run share. All of it under the run's lock, except where it says otherwise.
 
     Attributes:
         options: Budgets and limits. Any thread.
@@ -49,7 +49,7 @@ class Run(ABC):
         run_storage: Things that kernels keep until the run ends, by owner. Any thread.
         stopped: Whether the run was stopped. Any thread.
         retried: Why reads were tried again, one entry each. Any thread.
-        elsewhere: What other processes do for the run. Any thread.
+        elsewhere: The work of other processes for the run. Any thread.
         bad_rows: Bad rows that stages leave out, each with its operator and a place that is the same whenever the rows are
             read again; None where nobody asks for single ones. Set before the first item is asked for; any thread.
         slow: Threads of calls that were made twice; the slower one of each may still run. Any thread.

@@ -76,7 +76,7 @@ class Slot:
 
 
 class Caller:
-    """What the callers of all kinds of stages share."""
+    """Base of the callers of all kinds of stages."""
 
     def __init__(self, queue: Queue) -> None:
         self.run, self.plan = queue.run, queue.plan

@@ -55,9 +55,9 @@ class SerialCaller(Caller):
         operator: Its operator, for errors.
         source: The stream that its input is of, for a boundary.
         inbox: Items that it has not come to yet.
-        iterator: What is left of the item that it came to last.
-        results: What it made, with the buffers that are not charged yet.
-        failure: What the kernel raised.
+        iterator: The rest of the item that it came to last.
+        results: Its results, with the buffers that are not charged yet.
+        failure: The exception of the kernel.
         begun: Whether a boundary has put out what there is before any input.
         finishing: Whether the input is over, and a last call has to be made.
         finished: Whether that was made.

@@ -36,7 +36,7 @@ class RunInstances:
 
     Attributes:
         homes: All their threads.
-        failed: What is wrong with those that could not be closed.
+        failed: The errors of those that could not be closed.
         over: Whether the run is stopped.
     """
 
@@ -166,7 +166,7 @@ class Home(RunThread):
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """What it is in the middle of, unless the thread of the call waits and says so itself."""
+        """The work that it is in the middle of, unless the thread of the call waits and says so itself."""
         call = self._call
         if self._closes:
             return (f"{self._class_name}.close",)

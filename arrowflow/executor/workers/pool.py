@@ -319,7 +319,7 @@ class Pool:
         finally:
             self.engine.lock.acquire()
         self._arrive(me)
-        # Who looks for work takes a core until it rests again.
+        # A thread that looks for work takes a core until it rests again.
         self.idle.change(self.engine.clock.now(), self._free_cores - 1)
         if me in self._parked:
             self._parked.remove(me)

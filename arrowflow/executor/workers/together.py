@@ -67,7 +67,7 @@ def hedged(
         slow: Is given the threads of both calls then, of which the slower one still runs.
 
     Raises:
-        Exception: What the call raises; if it was made twice, and both fail, the second failure.
+        Exception: The exception of the call; if it was made twice, and both fail, the second failure.
     """
     done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -100,7 +100,7 @@ def lasting(call: Callable[[], T]) -> T:
     Linux can end a process together with the thread that started it (`PR_SET_PDEATHSIG`), and threads of a run are short-lived.
 
     Raises:
-        Exception: What the call raises.
+        Exception: The exception of the call.
     """
     done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 

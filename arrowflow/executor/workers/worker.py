@@ -15,7 +15,7 @@ from arrowflow.physical.tuning import NO_TIMES, Times
 
 
 class Helped(NamedTuple):
-    """What other threads have done of a runner's calls. Replaced as a whole, so that any thread may read it.
+    """The part of a runner's calls that other threads have done. Replaced as a whole, so that any thread may read it.
 
     Attributes:
         cpu: Seconds of CPU time, without what `meter` counts.
@@ -57,7 +57,7 @@ class Runner:
             its call has begun.
         began: The same when its call began; None where nobody asks for it.
         meter: Measures its use of the CPU; None before it runs.
-        helped: What other threads have done of its calls.
+        helped: The part of its calls that other threads have done.
         closing: Operators whose abandoned iterator it closes.
     """
 
@@ -118,7 +118,7 @@ class RunThread(threading.Thread):
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """What it is in the middle of, for a warning that it does not end."""
+        """The work that it is in the middle of, for a warning that it does not end."""
         return ()
 
     def begin(self) -> RuntimeError | None:

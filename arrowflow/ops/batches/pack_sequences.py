@@ -62,7 +62,7 @@ class PackSequences(Operator, InLanes):
         window_rows: Documents that are packed together.
         pad_values: The value that fills a row after its last document, for each column.
         bos: The value that comes before each document, for each column; None for no such value.
-        overlong: What becomes of documents over `length` tokens.
+        overlong: The treatment of documents over `length` tokens.
         segment_ids: Name of the column of segment ids, or None for no such column.
         positions: Name of the column of positions, or None for no such column.
         policy: Bound: the treatment of documents whose columns differ in length, or that are too long.

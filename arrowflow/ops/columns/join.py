@@ -106,7 +106,7 @@ class Join(Operator):
         table: The table.
         key: The columns of the key.
         columns: The columns of the table that the output has.
-        how: What becomes of rows whose key the table lacks: "left" keeps them, with null.
+        how: The treatment of rows whose key the table lacks: "left" keeps them, with null.
         unique: Whether each key comes once in the table.
     """
 
@@ -238,7 +238,7 @@ def _spelled(name: str, type: pa.DataType) -> str:
 
 
 class _Lookup:
-    """What kernels of a join have in common.
+    """Base of the kernels of a join.
 
     The claim on the memory of the table lies with the run: several streams of it share the table.
     """

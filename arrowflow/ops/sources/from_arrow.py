@@ -115,7 +115,7 @@ _ARROW_METHODS: Final = (
 )
 """Methods by which tables of Delta Lake, cursors of databases and other objects give Arrow data; the first one counts.
 
-Those that hold all rows in memory come last.
+Types that hold all rows in memory come last.
 """
 
 

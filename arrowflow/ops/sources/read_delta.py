@@ -90,7 +90,7 @@ class ReadDelta(Read):
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What the log says of one version.
+    """The facts of one version, out of the log.
 
     Attributes:
         version: The version.

@@ -90,7 +90,7 @@ class ReadIceberg(Read):
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """What the metadata say of one snapshot.
+    """The facts of one snapshot, out of the metadata.
 
     Attributes:
         number: Its number; None for a table without a snapshot.
