@@ -24,7 +24,7 @@ import textwrap
 import threading
 import types
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -470,8 +470,9 @@ def test_where_code_comes_from() -> None:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, str]], None]]:
     """Writes modules of the user's into a folder that is searched first, and forgets those of before."""
+    written: set[str] = set()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
@@ -481,13 +482,16 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, 
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(source)
         tops = {name.partition("/")[0].removesuffix(".py") for name in sources}
+        written.update(tops)
         for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
             monkeypatch.delitem(sys.modules, name)
         importlib.invalidate_caches()
         is_installed.cache_clear()
         version_of.cache_clear()
 
-    return write
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] in written]:
+        del sys.modules[name]  # where another test imports Python's own `profile`, it gets that
 
 
 def test_own_modules_may_have_names_of_pythons_own(own: Callable[[dict[str, str]], None]) -> None:
