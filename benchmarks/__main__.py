@@ -44,6 +44,7 @@ NAMES = (
     "beside",
     "images",
     "join",
+    "features",
 )
 
 NEEDS = {"cluster": "ray", **dict.fromkeys(("handover", "torch_wide", "beside", "images"), "torch")}

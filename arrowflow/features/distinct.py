@@ -33,8 +33,9 @@ class Counts:
 
     def add(self, values: pl.Series) -> None:
         """Adds the values of some rows."""
-        counted = values.drop_nulls().alias("value").value_counts(name="count")
-        self._take(counted.with_columns(pl.col("count").cast(pl.Int64)))
+        if values.dtype in (pl.Categorical, pl.Enum):
+            values = values.cast(pl.String)
+        self._take(values.drop_nulls().alias("value").value_counts(name="count"))
 
     def merge(self, other: Counts) -> None:
         """Adds the values of another part."""
@@ -48,7 +49,8 @@ class Counts:
     def joined(self) -> pl.DataFrame:
         """Returns values and counts: the most frequent value first, and equally frequent ones by value."""
         frames = ([] if self.frame is None else [self.frame]) + self.pending
-        found = pl.concat(frames).group_by("value").agg(pl.col("count").sum())
+        counts = pl.concat(frames, how="vertical_relaxed")  # of UInt32 and Int64
+        found = counts.group_by("value").agg(pl.col("count").cast(pl.Int64).sum())
         if len(found) > MOST_VALUES:
             raise DataError(
                 f"column {self.column!r} has more than {MOST_VALUES:,} different values, which is no vocabulary; leave it out, "

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -45,10 +46,9 @@ class Column:
 
     def add(self, values: pa.Array) -> None:
         """Adds the values of some rows."""
-        series = pl.Series(values)
         missing = values.null_count
         if is_number(values.type) or pa.types.is_boolean(values.type):
-            numbers = series.drop_nulls().cast(pl.Float64).to_numpy()
+            numbers = _numbers(values.drop_null() if missing else values)
             if pa.types.is_floating(values.type):
                 numbers = numbers[~np.isnan(numbers)]
             self.moments.add(numbers, len(values) - len(numbers))
@@ -58,9 +58,9 @@ class Column:
             self.moments.missing += missing
             self.moments.count += len(values) - missing
         if self.counts is not None:
-            self.counts.add(series)
+            self.counts.add(pl.Series(values))
         if self.distinct is not None:
-            self.distinct.add(series)
+            self.distinct.add(pl.Series(values))
 
     def merge(self, other: Column) -> None:
         """Adds the rows of another part."""
@@ -68,6 +68,13 @@ class Column:
         for own, others in (self.quantiles, other.quantiles), (self.counts, other.counts):
             if own is not None and others is not None:
                 own.merge(others)  # type: ignore[arg-type]
+
+
+def _numbers(values: pa.Array) -> npt.NDArray[np.float64]:
+    """Returns numbers without nulls as float64."""
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.float64())
+    return values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
 
 
 Columns = dict[str, Column]

@@ -231,6 +231,14 @@ def test_what_cannot_be_fitted() -> None:
     refused(af.PlanError, lambda: stats.index("price"), "vocabulary")
 
 
+def test_a_vocabulary_of_a_dictionary() -> None:
+    words = pa.array(["b", "a", None, "b"]).dictionary_encode()
+    ds = af.from_arrow(pa.table({"word": words}))
+    stats = ds.fit(vocabulary={"word": 9})
+    assert stats.merge(stats).vocabulary("word") == stats.vocabulary("word") == ["b", "a"]
+    assert ds.select(stats.index("word")).to_table()["word"].to_pylist() == [1, 2, 0, 1]
+
+
 def test_a_long_vocabulary(tmp_path: Path) -> None:
     words = pl.Series([f"w{number % 9_000}" for number in range(20_000)])
     ds = af.from_arrow(pl.DataFrame({"word": words}))
