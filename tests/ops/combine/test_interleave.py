@@ -155,6 +155,7 @@ def test_contracts_with_a_random_map_behind_it_and_in_it() -> None:
         NUMBERS.slice(0, 7),
         epochs_differ=True,
         parts_differ=True,
+        in_full=False,
     )
 
 
