@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from functools import reduce
@@ -25,7 +26,7 @@ class FeatureStatistics:
     """Statistics of columns, as `Dataset.fit` returns them, and expressions of Polars that use them.
 
     The expressions are element-wise: they fuse, push down and pickle, as all others do. Statistics of several ranks or days are
-    merged by `merge`. They are JSON of some kilobytes, and half a MiB for each column with quantiles.
+    merged by `merge`. They are JSON of some kilobytes, and up to a MiB for each column with quantiles.
 
     Examples:
         >>> import arrowflow as af
@@ -125,10 +126,8 @@ class FeatureStatistics:
 
         Null, and a value that the vocabulary lacks, are all 0.0.
         """
-        places = self.index(column)
-        return pl.concat_arr(
-            [(places == number + 1).cast(pl.Float32) for number in range(len(self.vocabulary(column)))]
-        )
+        places, most = self.index(column), len(self.vocabulary(column))
+        return pl.concat_arr([(places == number + 1).cast(pl.Float32) for number in range(most)])
 
     # ------------------------------------------------------------------ merged, stored
 
@@ -138,11 +137,11 @@ class FeatureStatistics:
         Raises:
             PlanError: They are of other columns, or other figures of them.
         """
-        merged = FeatureStatistics.of_json(self.to_json())
+        merged = copy.deepcopy(self)
         for other in others:
             if other._asked() != self._asked():
                 raise PlanError(f"merge: expected statistics of {self._asked()}, got {other._asked()}")
-            for name, column in FeatureStatistics.of_json(other.to_json())._columns.items():
+            for name, column in other._columns.items():
                 merged._columns[name].merge(column)
         return merged
 

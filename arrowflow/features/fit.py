@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, SchemaError, closest, shown
-from arrowflow.features.distinct import Counts, Distinct, vocabulary
+from arrowflow.features.distinct import Counts, Distinct
 from arrowflow.features.moments import Moments
 from arrowflow.features.quantiles import Quantiles
 from arrowflow.types import is_number
@@ -34,7 +34,6 @@ class Column:
         counts: Its values, if a vocabulary is asked for.
         most: How many of them are kept.
         distinct: About how many different values it has, if that is asked for.
-        ends: For `describe`, the least and the greatest value where these are no numbers.
     """
 
     moments: Moments = field(default_factory=Moments)
@@ -167,7 +166,7 @@ def described(columns: Columns, rows: int) -> pl.DataFrame:
 def words(column: Column) -> list[Any]:
     """Returns the vocabulary of a column."""
     assert column.counts is not None
-    return vocabulary(column.counts.joined(), column.most)
+    return column.counts.joined()["value"].head(column.most).to_list()
 
 
 def _names(argument: str, given: Any) -> list[str]:

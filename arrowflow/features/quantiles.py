@@ -1,10 +1,10 @@
-"""Quantiles of a column of any length, in half a MiB, the same in each run.
+"""Quantiles of a column of any length, in under a MiB, the same in each run.
 
 Rows come in blocks of 65,536. A sorted block is thinned out to 2,048 values that stand for 32 each. Two thinned blocks of one
 level become one of the next level: merged, and every second value kept, the odd and the even ones in turns. This is the scheme
 of Munro and Paterson ("Selection and sorting with limited storage", Theor. Comput. Sci. 12 (1980)), as Manku, Rajagopalan and
-Lindsay collapse buffers (SIGMOD 1998). After n rows a rank is off by at most (log2(n / 65,536) + 1) / 4,096 of all rows, 0.3 % of
-a billion rows in the worst case, and by a tenth of that as a rule. Up to 65,536 values are exact.
+Lindsay collapse buffers (SIGMOD 1998). After n rows a rank is off by at most (log2(n / 65,536) + 1) / 4,096 of all rows, 0.4 % of
+a billion rows in the worst case, and by a tenth of that as a rule. Under 65,536 values are exact.
 
 The sketches of Apache DataSketches draw random bits: three fits of the same rows gave three answers.
 """

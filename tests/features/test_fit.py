@@ -182,7 +182,7 @@ def test_ranks_are_within_the_bound(sizes: list[int], seed: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 7, 4_095, 100_000])
-def test_distinct_values_are_counted_within_three_percent(count: int) -> None:
+def test_distinct_values_are_counted_to_within_five_percent(count: int) -> None:
     distinct = Distinct()
     values = pl.Series([f"v{number}" for number in range(count)], dtype=pl.String)
     for part in itertools.chain([values], (values.slice(at, 9_999) for at in range(0, count, 9_999))):
