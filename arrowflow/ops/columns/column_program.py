@@ -39,6 +39,9 @@ from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
 from arrowflow.recycler import Recycler
 
+_NAMES_SHOWN = 16
+"""How many columns a line of `explain` names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnOperator(Operator):
@@ -157,11 +160,15 @@ def _engines(program: Program) -> str:
 
 
 def _facts(program: Program) -> tuple[str, ...]:
-    """Returns which part ran where; columns that are only passed through share one line."""
+    """Returns which part ran where; columns that are only passed through share one line, which names the first of them."""
     lines = program.explain()
     passed = [line.removesuffix(": pass-through") for line in lines if line.endswith(": pass-through")]
     written = [line for line in lines if not line.endswith(": pass-through")]
-    return (*written, f"pass-through: {', '.join(passed)}") if passed else tuple(written)
+    if not passed:
+        return tuple(written)
+    rest = len(passed) - _NAMES_SHOWN
+    more = f" and {rest:,} more" if rest > 0 else ""
+    return (*written, f"pass-through: {', '.join(passed[:_NAMES_SHOWN])}{more}")
 
 
 def _narrowed(step: Project, wanted: ColumnNames) -> Project:

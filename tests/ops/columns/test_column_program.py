@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
@@ -92,6 +93,13 @@ def test_a_selector_sees_the_columns_that_a_function_made() -> None:
     assert af.from_arrow(TABLE).map(same).drop(cs.float()).to_table().column_names == ["s", "i"]
     made = af.from_arrow(TABLE).map(same)
     refused(af.PlanError, lambda: made.map(same, columns=cs.float()).to_table(), "map", "pass schema=")
+
+
+def test_a_report_names_some_of_many_columns() -> None:
+    text = af.from_numpy({f"c{i}": np.zeros(1) for i in range(3_000)}).filter(pl.col("c0") > 0).explain()
+    assert "pass-through: c0, c1," in text
+    assert "c15 and 2,984 more" in text
+    assert "c16" not in text.rpartition("physical plan")[2]
 
 
 def test_loaders_and_sources_take_selectors(tmp_path: Path) -> None:
