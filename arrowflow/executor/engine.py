@@ -270,13 +270,15 @@ class Engine(Run):
         Returns:
             Whether it could be waited for.
         """
-        if isinstance(threading.current_thread(), RunThread):
-            # It may hold the lock of a run, which others need in order to stop: it must not wait. Each worker drops
-            # what there is to drop when it leaves.
-            self.stop()
-            return False
-        self.close()
-        return True
+        try:
+            if isinstance(threading.current_thread(), RunThread):
+                # It may hold the lock of a run, which others need in order to stop: it must not wait. Each worker drops
+                # what there is to drop when it leaves.
+                return False
+            self.close()
+            return True
+        finally:
+            self.stop()  # also where an interrupt ends this: Python reports it, and calls no finalizer twice
 
     def drop(self) -> None:
         """Lets go of everything that no call is in the middle of; calls let go of the rest when they return."""

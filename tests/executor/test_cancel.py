@@ -516,6 +516,29 @@ def test_a_storm_of_interrupts_leaves_nothing_behind() -> None:
     assert workers() == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_point_of_a_finalizer_stops_the_run() -> None:
+    import arrowflow as af
+
+    for at in itertools.count(1):
+        iterator = iter(af.range(1_000_000).map(_same, num_parallel_calls=2).batch(1000))
+        next(iterator)
+        interrupter = Interrupter(at, ctrl_c)
+        previous = sys.gettrace()
+        sys.settrace(interrupter)
+        try:
+            del iterator
+        finally:
+            sys.settrace(previous)
+        for thread in threading.enumerate():
+            if thread.name.startswith("arrowflow"):
+                thread.join(30)
+        assert workers() == [], interrupter.where
+        if interrupter.points < at:
+            break
+    assert at > 50
+
+
 def test_many_runs_at_once() -> None:
     engines = [start(source(50), function(), serial(), cpu_budget=2) for _ in range(20)]
     results: list[list[int]] = [[] for _ in engines]
