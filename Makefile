@@ -21,8 +21,9 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/tpch.py
 
 # Before a commit: all that a change in the library may break, in a few minutes.
+QUICK := HYPOTHESIS_PROFILE=quick ARROWFLOW_CONTRACTS=brief
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(QUICK) $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 # And the tests with the marker `slow`: processes, clusters, other frameworks, thousands of plans.
 test-all: $(VENV)/.installed-test

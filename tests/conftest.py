@@ -23,11 +23,11 @@ CORPUS = os.environ.get("ARROWFLOW_CORPUS")
 OUTCOME = pytest.StashKey[bool]()
 FROZEN_FOR = pytest.StashKey[Path]()
 
-for name, examples in {"usual": 10, "thorough": 2_000}.items():
+for name, examples in {"quick": 5, "usual": 10, "thorough": 2_000}.items():
     settings.register_profile(
         name,
         max_examples=examples,
-        derandomize=name == "usual",  # a failure is of the change at hand, and new cases are the soak's
+        derandomize=name != "thorough",  # a failure is of the change at hand, and new cases are the soak's
         deadline=None,  # machines differ
         suppress_health_check=[HealthCheck.too_slow],
     )

@@ -22,6 +22,9 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDERS: Final = ("executor", "ops", "kernels", "formats", "expr")
+QUICK: Final = {"HYPOTHESIS_PROFILE": "quick", "ARROWFLOW_CONTRACTS": "brief"}
+"""What `make test` has in its environment."""
+
 PAIRS: Final[list[tuple[type[ast.AST], type[ast.AST]]]] = [
     (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
     (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv), (ast.Mod, ast.FloorDiv), (ast.And, ast.Or),
@@ -86,7 +89,7 @@ def noticed(copy: Path, module: Path, *, seconds: float, steps: int) -> str:
             "faulthandler_timeout=0",
             *done,
         ]
-        environment = os.environ | {"PYTHONPATH": str(copy), "CI": "true"}
+        environment = os.environ | {"PYTHONPATH": str(copy), "CI": "true", **QUICK}
         with subprocess.Popen(
             [sys.executable, *command, str(path)],
             cwd=copy,
