@@ -230,7 +230,8 @@ def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
 
 def rate(per_second: float) -> str:
     """Returns a rate in three digits."""
-    return f"{per_second / 1e6:.3g} M" if per_second >= 1e5 else f"{float(f'{per_second:.3g}'):,.0f}"
+    digits = float(f"{per_second:.3g}")
+    return f"{digits / 1e6:,g} M" if per_second >= 1e5 else f"{digits:,.0f}"
 
 
 def _table(figures: Mapping[str, Any]) -> list[tuple[str, ...]]:
