@@ -24,7 +24,8 @@ LANES: Final = 16
 MOST_BATCHES: Final = 20
 ROWS: Final = 1_024
 MANY: Final = 100_000
-"""Values of an array of one size that are compared by their bytes."""
+MANY_IN_A_ROW: Final = 1_000
+"""Values of an array of one size, or of a row, that are compared by their bytes."""
 DIFFER: Final = {"pack_sequences", "rejection_resample", "sample_from_datasets"}
 """Operators whose rows in parts are other ones that are as good."""
 ARGUMENTS: Final[dict[str, Any]] = {"null": "mask", "lists": "ragged"}
@@ -120,7 +121,7 @@ def values_of(column: pa.Array) -> list[Any]:
     flat = column
     while pa.types.is_fixed_size_list(flat.type) and not flat.null_count:
         flat = flat.flatten()
-    if len(flat) < MANY or not pa.types.is_primitive(flat.type) or flat.null_count:
+    if len(flat) <= MANY_IN_A_ROW * len(column) or not pa.types.is_primitive(flat.type) or flat.null_count:
         return column.to_pylist()
     rows = np.split(flat.to_numpy(zero_copy_only=False), len(column))
     return [zlib.crc32(row.tobytes()) for row in rows]
