@@ -178,6 +178,7 @@ SLOWLY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOWLY)
 def test_it_comes_to_a_standstill(name: str) -> None:
     pipeline = SLOWLY[name]

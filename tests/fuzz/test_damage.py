@@ -126,6 +126,7 @@ def test_rows_or_one_typed_error(reader: Reader, format: str, data: st.DataObjec
     check(*reader.ask(request), path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_good_files_are_read(reader: Reader, format: str) -> None:
     for name, content in good_files()[format].items():

@@ -37,6 +37,7 @@ def ids(steps: Any) -> list[int]:
     return [row["id"] for step in steps for row in step]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILTERS)
 def test_lanes_are_dealt_the_rows_that_are_left(path: Path, name: str) -> None:
     """Equally many of them: the same batches for all numbers of ranks, and less than a row a lane is left out."""

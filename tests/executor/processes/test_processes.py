@@ -132,6 +132,7 @@ class Meeting:
 # ---------------------------------------------------------------------------------- values
 
 
+@pytest.mark.slow
 def test_every_type_goes_there_and_back() -> None:
     ds = af.from_arrow(ALL_TYPES).with_options(PIECES)
     assert_same_batches(batches_of(in_workers(ds, same, calls=2)), batches_of(ds.map(same)))
@@ -465,6 +466,7 @@ def test_a_worker_that_ends_is_an_error_in_order(ending: str) -> None:
     assert workers_of(numbers())  # the next run has others
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_a_call(tmp_path: Path) -> None:
     meeting = Meeting(tmp_path, at=6)
     with iter(in_workers(numbers(), meeting)) as iterator:
@@ -484,6 +486,7 @@ def test_an_idle_worker_that_is_killed_is_nobodys_error() -> None:
     assert workers_of(numbers()) != {pid}
 
 
+@pytest.mark.slow
 def test_a_function_that_forks_does_not_hide_the_end_of_its_worker(tmp_path: Path) -> None:
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)

@@ -318,6 +318,7 @@ def test_an_instance_that_does_not_return_is_named_once(where: str, gate: Gate) 
     assert text.startswith(f"1 call(s) of {name} did not return within close_timeout=0.05 s")
 
 
+@pytest.mark.slow
 def test_a_worker_process_that_does_not_close_is_killed(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="did not close the instances of a class in time, and was killed"):
         exhaust(

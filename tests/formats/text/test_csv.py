@@ -218,7 +218,7 @@ def test_windows_and_pieces_are_smaller_than_files(tmp_path: Path, monkeypatch: 
 # -------------------------------------------------------------------------------------------- pipelines
 
 
-@pytest.fixture(params=["local", "fsspec", "native"])
+@pytest.fixture(params=["local", "fsspec", pytest.param("native", marks=pytest.mark.slow)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., af.Dataset]:
     """Three files of several blocks, one compressed and one without rows, on a file system."""
     write(tmp_path, as_text(TABLE.slice(0, 15)), "0.csv")

@@ -128,7 +128,7 @@ def test_records_end_where_they_do(
 # -------------------------------------------------------------------------------------------- pipelines
 
 
-@pytest.fixture(params=["local", "fsspec", "native"])
+@pytest.fixture(params=["local", "fsspec", pytest.param("native", marks=pytest.mark.slow)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], af.Dataset]:
     """Files of several blocks, one of them compressed, on a file system."""
     write(tmp_path, as_json(OBJECTS[:10], "indented array"), "0.json")

@@ -122,6 +122,7 @@ def test_what_needs_rows_is_refused_after_it(name: str, between: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(OPERATORS) - {"apply"}))
 def test_contracts_on_top_of_every_operator(name: str) -> None:
     """Nested, dictionary, decimal, null, view columns and all: through an operator, into batches."""

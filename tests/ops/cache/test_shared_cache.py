@@ -609,6 +609,7 @@ def test_two_processes_that_fill_one_entry_at_once(s3_server: S3Server) -> None:
     assert same_here(s3_server, bucket) == [], "all of it is there"
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_what_it_delivered(s3_server: S3Server) -> None:
     in_s3(s3_server, "")
     bucket = s3_server.bucket()

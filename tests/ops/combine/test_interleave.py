@@ -175,6 +175,7 @@ def nested(row: dict[str, Any]) -> af.Dataset:
     return numbers(row["row"] % 3, 2).interleave(children, cycle_length=2, block_length=1)
 
 
+@pytest.mark.slow
 def test_contracts_of_one_in_another() -> None:
     check_operator(
         lambda ds: ds.with_options(SMALL).interleave(nested, cycle_length=2, block_length=3),

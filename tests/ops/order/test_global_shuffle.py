@@ -79,6 +79,7 @@ def test_contracts_with_one_order_for_all_epochs() -> None:
     check_operator(lambda ds: ds.cache().shuffle(seed=3, reshuffle_each_iteration=False), NUMBERS)
 
 
+@pytest.mark.slow
 def test_contracts_with_operators_in_between() -> None:
     check_operator(
         lambda ds: (
@@ -325,6 +326,7 @@ def test_all_orders_of_a_few_rows_are_equally_likely(num_rows: int, num_seeds: i
     assert abs(chi_square_z(counts)) < 3
 
 
+@pytest.mark.slow
 def test_each_row_comes_to_each_place_equally(thousand: npt.NDArray[np.int64]) -> None:
     cells = np.bincount((thousand * 32 + np.arange(32)).ravel(), minlength=32 * 32)
     assert abs(chi_square_z(cells, freedom=31 * 31)) < 3
@@ -344,6 +346,7 @@ def test_places_do_not_correlate_with_rows(thousand: npt.NDArray[np.int64]) -> N
         assert abs(scores.var() - 1) < 3 * (2 / len(scores)) ** 0.5
 
 
+@pytest.mark.slow
 def test_epochs_do_not_correlate(thousand: npt.NDArray[np.int64]) -> None:
     following = orders_of(32, range(300), epoch=1)
     scores = correlations_z(thousand[:300], following)

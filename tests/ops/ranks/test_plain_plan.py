@@ -114,6 +114,7 @@ def test_pairs_stay_pairs(name: str) -> None:
     assert_same_rows(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [32, 256])
 @pytest.mark.torch
 def test_a_small_class_that_is_repeated_serves_all_lanes(batch: int, loaded: Callable[[Any], Any]) -> None:
@@ -236,6 +237,7 @@ SHORT: dict[str, af.Dataset] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_remainders_do_not_add_up(name: str) -> None:
     plan = SHORT[name].batch(16)

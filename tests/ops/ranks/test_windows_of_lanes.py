@@ -62,6 +62,7 @@ def test_lanes_of_unequal_length(path: Path, size: int) -> None:
     assert steps_of(ranks(lambda: straight, 1, **options)) == steps_of(ranks(lambda: copied, 1, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1600, 2010])
 def test_states_from_within_windows_and_parts(path: Path, size: int) -> None:
     plan, _ = both(of(path), size, 320)

@@ -175,6 +175,7 @@ SHORT: dict[str, Callable[[], af.Dataset]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_short_epochs_are_those_that_would_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, states = states_of(SHORT[name](), 30)

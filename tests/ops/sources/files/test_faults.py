@@ -75,6 +75,7 @@ def each_fails_once(request: Request) -> Fate:
     return Fate(FAULTS[request.number % len(FAULTS)] if request.range and not request.attempt else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["native", "s3fs"])
 @pytest.mark.parametrize("part", READERS)
 @pytest.mark.usefixtures("nothing_is_small")

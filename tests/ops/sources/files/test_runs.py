@@ -96,6 +96,7 @@ def test_random_values_do_not_depend_on_runs(files: Path, runs: list[int]) -> No
     assert ds.with_options(af.Options(cpu_budget=64)).to_table().equals(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skipped", [0, 3, ROWS, 10 * ROWS + 7])
 def test_a_resume_in_the_middle_of_a_run(files: Path, runs: list[int], skipped: int) -> None:
     ds = af.read_parquet(files).skip(skipped).filter(pl.col("id") % 3 != 0).batch(7)
@@ -107,6 +108,7 @@ def test_a_resume_in_the_middle_of_a_run(files: Path, runs: list[int], skipped: 
         ]
 
 
+@pytest.mark.slow
 def test_a_resume_in_a_run_of_an_order(files: Path, runs: list[int]) -> None:
     rows = af.read_parquet(files / "0.parquet")
     ds = rows.shuffle(40, seed=4, reshuffle_each_iteration=False).batch(
@@ -154,6 +156,7 @@ def many(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_one_call_reads_many_small_files(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
     original = SplitReader.read
