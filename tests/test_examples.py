@@ -17,7 +17,7 @@ from tests.warm import Server, close_cached
 pytestmark = [pytest.mark.slow, pytest.mark.any_version]
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_SECONDS = 300
+MAX_SECONDS = 250
 
 NEEDS = {
     "tabular": {"torch": "PyTorch"},

@@ -19,7 +19,7 @@ from tests.linear.run import LARGE, SMALL, grown
 pytestmark = pytest.mark.any_version
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 250
 
 
 @pytest.mark.slow
