@@ -82,7 +82,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "optimizer": ("errors", "expr", "kernels", "ops", "plan"),
     "physical": ("bad_rows", "kernels", "options", "plan"),
     "autotune": ("physical.tuning",),
-    "observe": ("autotune.model", "bad_rows", "errors", "physical.totals", "physical.tuning"),
+    "observe": (
+        "autotune.limit",
+        "autotune.model",
+        "bad_rows",
+        "errors",
+        "options",
+        "physical.totals",
+        "physical.tuning",
+    ),
     "executor": (
         "arenas",
         "bad_rows",

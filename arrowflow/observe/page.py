@@ -11,6 +11,7 @@ from typing import Any, Final
 from arrowflow.observe.charts import drawn_series, drawn_timeline, over_time, safe
 from arrowflow.observe.report import HEADER, cells, operators_of, report, tuned
 from arrowflow.observe.traces import Trace, read_trace
+from arrowflow.observe.what_if import forecasts
 from arrowflow.physical.tuning import Statistics
 
 PACKAGES: Final = ("arrowflow", "pyarrow", "numpy", "polars", "torch", "jax")
@@ -67,6 +68,7 @@ def _parts(statistics: Statistics, trace: Trace | None) -> Iterator[str]:
     if trace is not None:
         yield from _timeline(trace)
     yield from _stages(statistics)
+    yield from _what_if(statistics)
     yield from _details(statistics)
     yield "</main></body></html>\n"
 
@@ -124,6 +126,16 @@ def _stages(statistics: Statistics) -> Iterator[str]:
     if reasons:
         yield "<h2>Tuned values</h2>"
         yield from _table("plain", ("stage", "calls at a time, and why"), reasons)
+
+
+def _what_if(statistics: Statistics) -> Iterator[str]:
+    lines = [
+        (f"{cores}", f"{found.rows_per_second:,.0f}", f"{found.limit.rstrip(',')}")
+        for cores, found in forecasts(statistics)
+    ]
+    if lines:
+        yield "<h2>With another CPU budget, about</h2>"
+        yield from _table("plain", ("cpu_budget", "rows/s", "what would limit"), lines)
 
 
 def _details(statistics: Statistics) -> Iterator[str]:
