@@ -161,6 +161,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "executor.workers.together",
         "formats",
         "loaders",
+        "observe.whole_file",
         "ops",
         "options",
         "physical.tuning",
