@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from arrowflow.delivery import EpochCounter, Progress
 from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, said
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.export_request import ExportRequest
+from arrowflow.observe.glance import glance_at_run
 from arrowflow.observe.reported import Reported
 from arrowflow.observe.timeline import Recording
 from arrowflow.ops.batches.batch import Batch
@@ -190,8 +190,7 @@ class Loader(Reported, Generic[T]):
         return f"<Loader of {self._hand_over.name}: epoch {self._counter.begins.epoch} comes next{latest}>"
 
     def _repr_html_(self) -> str:
-        summary = f"\n{self.explain()}" if self._progress is not None else ""
-        return f"<pre>{html.escape(repr(self) + summary)}</pre>"
+        return glance_at_run(repr(self), self.stats() if self._progress is not None else None)
 
     def _run(self, prepared: Prepared, counter: EpochCounter | None = None) -> Iterator[T]:
         """Returns an iterator over the next epoch, or one from the place of a loaded state.

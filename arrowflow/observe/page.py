@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from arrowflow.observe.charts import drawn_series, drawn_timeline, over_time, safe
 from arrowflow.observe.report import HEADER, cells, operators_of, report, tuned
@@ -73,23 +73,42 @@ def _parts(statistics: Statistics, trace: Trace | None) -> Iterator[str]:
     yield "</main></body></html>\n"
 
 
+class Figure(NamedTuple):
+    """A figure of a run in a tile.
+
+    Attributes:
+        title: What it is.
+        name: The field or property of `Statistics`.
+        shown: Its value in words.
+        beside: What belongs to it, in small letters.
+    """
+
+    title: str
+    name: str
+    shown: str
+    beside: str = ""
+
+
+def figures(statistics: Statistics) -> list[Figure]:
+    """Returns the main figures of a run."""
+    mib = 1 << 20
+    waiting, first = statistics.waiting_share, statistics.first_batch_seconds
+    peak, budget = statistics.ledger_peak_bytes, statistics.ledger_budget_bytes
+    cores = f"of {statistics.cpu_budget} cores"
+    return [
+        Figure("Rows", "rows", f"{statistics.rows:,}", f"in {statistics.batches:,} batches"),
+        Figure("Rows a second", "rows_per_second", f"{statistics.rows_per_second:,.0f}"),
+        Figure("Waiting", "waiting_share", f"{100 * waiting:.1f} %", f"of {statistics.seconds:,.2f} s"),
+        Figure("First batch", "first_batch_seconds", f"{first:,.3f} s"),
+        Figure("Memory, at most", "ledger_peak_bytes", f"{peak / mib:,.1f} MiB", f"of {budget / mib:,.0f}"),
+        Figure("CPU", "utilisation", f"{100 * statistics.utilisation:.0f} %", cores),
+    ]
+
+
 def head(statistics: Statistics) -> Iterator[str]:
     """Yields what limits a run, and its main figures."""
     yield f'<p class="kicker">arrowflow · a run</p><h1>{safe(statistics.bottleneck)}</h1>\n<dl class="tiles">'
-    mib = 1 << 20
-    waiting, peak, budget = (
-        statistics.waiting_share,
-        statistics.ledger_peak_bytes,
-        statistics.ledger_budget_bytes,
-    )
-    for title, name, shown, beside in (
-        ("Rows", "rows", f"{statistics.rows:,}", f"in {statistics.batches:,} batches"),
-        ("Rows a second", "rows_per_second", f"{statistics.rows_per_second:,.0f}", ""),
-        ("Waiting", "waiting_share", f"{100 * waiting:.1f} %", f"of {statistics.seconds:,.2f} s"),
-        ("First batch", "first_batch_seconds", f"{statistics.first_batch_seconds:,.3f} s", ""),
-        ("Memory, at most", "ledger_peak_bytes", f"{peak / mib:,.1f} MiB", f"of {budget / mib:,.0f}"),
-        ("CPU", "utilisation", f"{100 * statistics.utilisation:.0f} %", f"of {statistics.cpu_budget} cores"),
-    ):
+    for title, name, shown, beside in figures(statistics):
         value = f'<data class="{name}" value="{float(getattr(statistics, name))!r}">{shown}</data>'
         yield f"<div><dt>{title}</dt><dd>{value} <small>{beside}</small></dd></div>"
     yield "</dl>\n"
