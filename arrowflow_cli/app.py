@@ -84,13 +84,19 @@ def bench(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Says each tuned value, and why it is what it is.")
     ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Writes the report of one more epoch, an HTML page with a timeline."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measures how fast a pipeline delivers, and says what limits it.
 
     DATASET is a dataset, a loader, or a function that returns one. Nothing is done with the batches.
     """
-    _run("bench", target, seconds=seconds, live=live, verbose=verbose, as_json=as_json)
+    _run("bench", target, seconds=seconds, live=live, verbose=verbose, report=report, as_json=as_json)
 
 
 @app.command()

@@ -45,6 +45,7 @@ NAMES = (
     "images",
     "join",
     "features",
+    "what_if",
 )
 
 NEEDS = {"cluster": "ray", **dict.fromkeys(("handover", "torch_wide", "beside", "images"), "torch")}

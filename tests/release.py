@@ -78,7 +78,7 @@ def check_wheel(wheel: Path) -> None:
         text = email.message_from_bytes(archive.read(metadata)).get_payload()
     assert "arrowflow/py.typed" in names
     assert not [name for name in names if name.endswith("README.md")]
-    assert all(name.startswith(("arrowflow/", "arrowflow-")) for name in names)
+    assert all(name.startswith(("arrowflow/", "arrowflow_cli/", "arrowflow-")) for name in names)
     relative = re.findall(r"\]\((?!https?:|#)[^)]*\)", str(text))
     assert not relative, f"links that lead nowhere outside of the repository: {relative}"
 

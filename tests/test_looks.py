@@ -288,7 +288,7 @@ def test_datasets_loaders_and_iterators_say_what_they_are() -> None:
     dataset = af.range(40).batch(10)
     loader = dataset.to_numpy()
     assert repr(loader) == "<Loader of to_numpy: epoch 0 comes next>"
-    assert loader._repr_html_() == "<pre>&lt;Loader of to_numpy: epoch 0 comes next&gt;</pre>"
+    assert loader._repr_html_() == "<div><code>&lt;Loader of to_numpy: epoch 0 comes next&gt;</code></div>"
     batches = iter(loader)
     next(batches)
     assert repr(batches) == "<Iterator of epoch 0: 1 delivered, goes on>"

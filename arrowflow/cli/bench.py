@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from arrowflow.cli.output import console, counted, write_json, write_text
@@ -12,6 +14,7 @@ from arrowflow.cli.targets import Target, loaded
 from arrowflow.clock import WallClock
 from arrowflow.dataset import Dataset
 from arrowflow.errors import printable
+from arrowflow.observe.whole_file import check_folder
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.optional import optional
 from arrowflow.physical.tuning import Statistics
@@ -47,16 +50,24 @@ class Measured:
     explained: str
 
 
-def run(target: str, *, seconds: float, live: bool, verbose: bool, as_json: bool) -> bool:
+def run(
+    target: str, *, seconds: float, live: bool, verbose: bool, report: Path | None, as_json: bool
+) -> bool:
     """Measures a pipeline; finds nothing to stop at."""
+    if report is not None:
+        check_folder(report, operator="bench", name="report")
     found = loaded("bench", target)
     with _screen(live) as draw:
         measured = measure(found, seconds, draw, verbose=verbose)
     bare = None if measured.epoch_seconds is None else _bare_seconds(found, seconds)
+    if report is not None:
+        _write_report(found, report, seconds)
     if as_json:
         write_json(_facts(measured, bare))
     else:
         _show(measured, bare)
+        if report is not None:
+            write_text("", f"one more epoch is in the report {report}")
     return False
 
 
@@ -115,6 +126,15 @@ def _bare_seconds(target: Target, seconds: float) -> float | None:
     if len(sources) != 1 or not isinstance(sources[0], Read):
         return None
     return measure(Dataset(sources[0]), seconds, _nothing).epoch_seconds
+
+
+def _write_report(target: Target, path: Path, seconds: float) -> None:
+    """Runs one more epoch, or a part of it, and writes its report. Its trace is in no figure of the others."""
+    with tempfile.TemporaryDirectory() as folder, iter(target) as iterator:
+        trace = Path(folder, "trace.json")
+        with iterator.trace(trace):
+            _drain(iterator, seconds, _nothing)
+        iterator.report(path, trace=trace if iterator.stats().rows else None)
 
 
 def _nothing(iterator: Any) -> None:

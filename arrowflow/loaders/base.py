@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from arrowflow.delivery import EpochCounter, Progress
 from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, said
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.export_request import ExportRequest
-from arrowflow.observe.report import report
+from arrowflow.observe.glance import glance_at_run
 from arrowflow.observe.reported import Reported
 from arrowflow.observe.timeline import Recording
 from arrowflow.ops.batches.batch import Batch
@@ -191,8 +190,7 @@ class Loader(Reported, Generic[T]):
         return f"<Loader of {self._hand_over.name}: epoch {self._counter.begins.epoch} comes next{latest}>"
 
     def _repr_html_(self) -> str:
-        summary = f"\n{self.explain()}" if self._progress is not None else ""
-        return f"<pre>{html.escape(repr(self) + summary)}</pre>"
+        return glance_at_run(repr(self), self.stats() if self._progress is not None else None)
 
     def _run(self, prepared: Prepared, counter: EpochCounter | None = None) -> Iterator[T]:
         """Returns an iterator over the next epoch, or one from the place of a loaded state.
@@ -358,7 +356,9 @@ class Loader(Reported, Generic[T]):
         prepared = self._latest_run or self._prepared()
         return iteration.statistics_of(prepared, self._progress or Progress(self._counter.begins.epoch), None)
 
-    def explain(self, *, copies: bool = False, verbose: bool = False) -> str:
+    def explain(
+        self, *, copies: bool = False, verbose: bool = False, what_if: Mapping[str, int] | None = None
+    ) -> str:
         """Describes the latest run: its limit, a table of its stages, and advice.
 
         Waiting is time inside `next()`. Where the framework computes behind the loop (CUDA, JAX), a step returns at
@@ -369,9 +369,14 @@ class Loader(Reported, Generic[T]):
             copies: Returns one line per column instead: zero-copy, or why not. One more line names each operator that
                 copies memory which others pass on, like a compressed cache.
             verbose: Gives a sentence for each stage, with the tuned values and their reasons, in place of the table.
+            what_if: Another `cpu_budget`, such as `{"cpu_budget": 8}`. One more line says about how many rows a second the
+                run would deliver, and what would limit it. Nothing is run for it.
+
+        Raises:
+            PlanError: `what_if` has another key than `cpu_budget`; or `copies` asks for columns that are not known yet.
         """
         if not copies:
-            return report(self.stats(), verbose=verbose)
+            return super().explain(verbose=verbose, what_if=what_if)
         prepared = self._prepared()
         schema = prepared.batch_schema
         if schema is None:

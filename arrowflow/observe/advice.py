@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, few_connections, waiting_after_start
+from arrowflow.autotune.limit import SATURATED, WANTS_MORE, few_connections, least, waiting_after_start
+from arrowflow.autotune.model import LOCK
 from arrowflow.physical.tuning import StageStatistics, Statistics
 
 INFLATES = 2.0
@@ -110,7 +111,7 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
         stage = stages[place]
         if stage.random:
             break
-        saved = statistics.seconds - _least_seconds(stages[:place], statistics)
+        saved = statistics.seconds - least(stages[:place], statistics, statistics.cpu_budget)[0]
         if stage.bytes and saved > WORTH_SHARE * statistics.seconds:
             found = (saved / stage.bytes, saved, stage)
             best = found if best is None or found[0] > best[0] else best
@@ -127,24 +128,6 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
             f"with more epochs than one a cache pays most right after {stage.operators[-1]}: for these rows it would save "
             f"{saved:.1f} of {statistics.seconds:.1f} s in each epoch, for {stage.bytes / 2**20:,.1f} MiB{where}"
         )
-
-
-def _least_seconds(stages: Sequence[StageStatistics], statistics: Statistics) -> float:
-    """Returns the time that an epoch takes where only these stages run, and the consumer makes its steps as before.
-
-    The wall time of calls says little: calls wait for a core, for the interpreter lock and for each other.
-    """
-    cores = sum(
-        stage.busy_seconds * stage.limits.weight if stage.foreign else stage.cpu_seconds for stage in stages
-    )
-    locked = sum(stage.cpu_seconds for stage in stages if LOCK in stage.limits.reason)
-    alone = (
-        stage.busy_seconds / (stage.limits.max_calls if stage.kind == "parallel" else 1)
-        for stage in stages
-        if stage.kind != "parallel" or stage.cost != "computes"
-    )
-    steps = statistics.seconds - statistics.waited_seconds
-    return max(steps, cores / statistics.cpu_budget, locked, *alone, 0.0)
 
 
 def _local_copy(source: str) -> str:

@@ -6,11 +6,12 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from arrowflow.observe.charts import drawn_series, drawn_timeline, over_time, safe
 from arrowflow.observe.report import HEADER, cells, operators_of, report, tuned
 from arrowflow.observe.traces import Trace, read_trace
+from arrowflow.observe.what_if import forecasts
 from arrowflow.physical.tuning import Statistics
 
 PACKAGES: Final = ("arrowflow", "pyarrow", "numpy", "polars", "torch", "jax")
@@ -67,27 +68,47 @@ def _parts(statistics: Statistics, trace: Trace | None) -> Iterator[str]:
     if trace is not None:
         yield from _timeline(trace)
     yield from _stages(statistics)
+    yield from _what_if(statistics)
     yield from _details(statistics)
     yield "</main></body></html>\n"
+
+
+class Figure(NamedTuple):
+    """A figure of a run in a tile.
+
+    Attributes:
+        title: What it is.
+        name: The field or property of `Statistics`.
+        shown: Its value in words.
+        beside: What belongs to it, in small letters.
+    """
+
+    title: str
+    name: str
+    shown: str
+    beside: str = ""
+
+
+def figures(statistics: Statistics) -> list[Figure]:
+    """Returns the main figures of a run."""
+    mib = 1 << 20
+    waiting, first = statistics.waiting_share, statistics.first_batch_seconds
+    peak, budget = statistics.ledger_peak_bytes, statistics.ledger_budget_bytes
+    cores = f"of {statistics.cpu_budget} cores"
+    return [
+        Figure("Rows", "rows", f"{statistics.rows:,}", f"in {statistics.batches:,} batches"),
+        Figure("Rows a second", "rows_per_second", f"{statistics.rows_per_second:,.0f}"),
+        Figure("Waiting", "waiting_share", f"{100 * waiting:.1f} %", f"of {statistics.seconds:,.2f} s"),
+        Figure("First batch", "first_batch_seconds", f"{first:,.3f} s"),
+        Figure("Memory, at most", "ledger_peak_bytes", f"{peak / mib:,.1f} MiB", f"of {budget / mib:,.0f}"),
+        Figure("CPU", "utilisation", f"{100 * statistics.utilisation:.0f} %", cores),
+    ]
 
 
 def head(statistics: Statistics) -> Iterator[str]:
     """Yields what limits a run, and its main figures."""
     yield f'<p class="kicker">arrowflow · a run</p><h1>{safe(statistics.bottleneck)}</h1>\n<dl class="tiles">'
-    mib = 1 << 20
-    waiting, peak, budget = (
-        statistics.waiting_share,
-        statistics.ledger_peak_bytes,
-        statistics.ledger_budget_bytes,
-    )
-    for title, name, shown, beside in (
-        ("Rows", "rows", f"{statistics.rows:,}", f"in {statistics.batches:,} batches"),
-        ("Rows a second", "rows_per_second", f"{statistics.rows_per_second:,.0f}", ""),
-        ("Waiting", "waiting_share", f"{100 * waiting:.1f} %", f"of {statistics.seconds:,.2f} s"),
-        ("First batch", "first_batch_seconds", f"{statistics.first_batch_seconds:,.3f} s", ""),
-        ("Memory, at most", "ledger_peak_bytes", f"{peak / mib:,.1f} MiB", f"of {budget / mib:,.0f}"),
-        ("CPU", "utilisation", f"{100 * statistics.utilisation:.0f} %", f"of {statistics.cpu_budget} cores"),
-    ):
+    for title, name, shown, beside in figures(statistics):
         value = f'<data class="{name}" value="{float(getattr(statistics, name))!r}">{shown}</data>'
         yield f"<div><dt>{title}</dt><dd>{value} <small>{beside}</small></dd></div>"
     yield "</dl>\n"
@@ -124,6 +145,16 @@ def _stages(statistics: Statistics) -> Iterator[str]:
     if reasons:
         yield "<h2>Tuned values</h2>"
         yield from _table("plain", ("stage", "calls at a time, and why"), reasons)
+
+
+def _what_if(statistics: Statistics) -> Iterator[str]:
+    lines = [
+        (f"{cores}", f"{found.rows_per_second:,.0f}", f"{found.limit.rstrip(',')}")
+        for cores, found in forecasts(statistics)
+    ]
+    if lines:
+        yield "<h2>With another CPU budget, about</h2>"
+        yield from _table("plain", ("cpu_budget", "rows/s", "what would limit"), lines)
 
 
 def _details(statistics: Statistics) -> Iterator[str]:

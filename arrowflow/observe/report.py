@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, phrase, waiting_after_start
+from arrowflow.autotune.limit import SATURATED, WANTS_MORE, phrase, waiting_after_start
+from arrowflow.autotune.model import LOCK
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.errors import printable
 from arrowflow.physical.totals import stages_together
@@ -122,8 +123,7 @@ def log_left_out(statistics: Statistics) -> bool:
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:
-    busy = stage.busy_seconds * stage.limits.weight if stage.foreign else stage.cpu_seconds
-    return busy / seconds if seconds else 0.0
+    return stage.core_seconds / seconds if seconds else 0.0
 
 
 def _mib(num_bytes: float) -> str:

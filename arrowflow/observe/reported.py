@@ -8,6 +8,7 @@ from typing import Any
 
 from arrowflow.observe.page import page
 from arrowflow.observe.report import report
+from arrowflow.observe.what_if import predicted
 from arrowflow.observe.whole_file import write_whole
 from arrowflow.physical.tuning import Statistics
 
@@ -21,13 +22,28 @@ class Reported:
         """Returns the measurements of the run so far."""
         raise NotImplementedError
 
-    def explain(self, *, verbose: bool = False) -> str:
+    def explain(self, *, verbose: bool = False, what_if: Mapping[str, int] | None = None) -> str:
         """Describes the run: its limit, a table of its stages, and advice.
 
         Args:
             verbose: Gives a sentence for each stage, with the tuned values and their reasons, in place of the table.
+            what_if: Another `cpu_budget`. One more line says about how many rows a second the run would deliver, and what
+                would limit it. That is worked out from the figures of the run; nothing is run for it.
+
+        Raises:
+            PlanError: `what_if` has another key than `cpu_budget`.
+
+        Examples:
+            >>> import arrowflow as af
+            >>> loader = af.range(100_000).batch(1_000).to_numpy()
+            >>> for batch in loader:
+            ...     pass
+            >>> print(loader.explain(what_if={"cpu_budget": 8}).splitlines()[-1])  # doctest: +ELLIPSIS
+            with cpu_budget=8 about ... rows/s, ... times as many...; ... would limit you
         """
-        return report(self.stats(), verbose=verbose)
+        statistics = self.stats()
+        text = report(statistics, verbose=verbose)
+        return text if what_if is None else f"{text}\n{predicted(statistics, what_if)}"
 
     def report(
         self, path: str | os.PathLike[str], *, trace: str | os.PathLike[str] | Mapping[str, Any] | None = None

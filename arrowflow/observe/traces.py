@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from arrowflow.autotune.model import WANTS_MORE
+from arrowflow.autotune.limit import WANTS_MORE
 from arrowflow.errors import ArrowflowError, SourceError
 
 _HEAD: Final = ("open", "read", "decode")

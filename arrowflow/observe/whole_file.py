@@ -23,17 +23,22 @@ def write_whole(path: str | os.PathLike[str], texts: Iterable[str], *, operator:
         SourceError: The folder does not exist, or cannot be written to.
     """
     target = Path(path)
+    check_folder(target, operator=operator, name=name)
     part = target.parent / f".{target.name}.{os.urandom(4).hex()}"
     try:
         with part.open("x", encoding="utf-8") as file:
             file.writelines(texts)
         part.replace(target)
-    except FileNotFoundError as error:
-        raise SourceError(
-            f"{operator}: there is no folder {str(target.parent)!r} for the {name}; make it first"
-        ) from error
     except OSError as error:
         raise SourceError(f"{operator}: the {name} cannot be written to {str(target)!r}: {error}") from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
+
+
+def check_folder(path: Path, *, operator: str, name: str) -> None:
+    """Raises `SourceError` if the folder of a file that is to be written does not exist."""
+    if not path.parent.is_dir():
+        raise SourceError(
+            f"{operator}: there is no folder {str(path.parent)!r} for the {name}; make it first"
+        )

@@ -233,6 +233,11 @@ class StageStatistics:
     unfinished: Times = NO_TIMES
 
     @property
+    def core_seconds(self) -> float:
+        """Core seconds that its calls used; of work in pools where CPU time is not seen, what they take of the budget."""
+        return self.busy_seconds * self.limits.weight if self.foreign else self.cpu_seconds
+
+    @property
     def calls_are_short(self) -> bool:
         """Whether its calls are so short that to wake another thread for them costs more than they do."""
         calls = max(self.calls, self.chunks)

@@ -1,4 +1,4 @@
-"""What measurements mean: the figures of a window, and what limits a run, in words."""
+"""What measurements mean: the figures of a window."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from arrowflow.autotune.model import bottleneck, phrase, window_between
-from arrowflow.physical.tuning import Refusals, StageStatistics, Times
-from tests.autotune.measured import run, sample, stage
+from arrowflow.autotune.model import window_between
+from arrowflow.physical.tuning import Refusals
+from tests.autotune.measured import sample, stage
 
 pytestmark = pytest.mark.any_version
 
@@ -120,119 +120,3 @@ def test_how_much_makes_a_rate() -> None:
 def test_calls_that_end_together_make_a_rate_doubtful() -> None:
     window = window_between(sample(0.0), sample(1.0, stage("map", busy_seconds=8.0), chunks=32))
     assert window.doubt(("map",)) == 0.25
-
-
-# ---------------------------------------------------------------- what limits a run
-
-DECODE = stage(
-    "read_parquet",
-    "filter",
-    phase="decode",
-    cost="computes",
-    calls=100,
-    rows=10_000,
-    busy_seconds=19.0,
-    cpu_seconds=18.5,
-)
-
-
-def test_nothing_was_measured() -> None:
-    assert bottleneck(run()) == "nothing was measured yet"
-    assert bottleneck(run(DECODE, seconds=0.0)) == "nothing was measured yet"
-
-
-def test_the_consumer_limits() -> None:
-    line = "your own step limits you: the loop waited 1.0 % of 9.90 s (and 0.10 s for the first batch)"
-    assert bottleneck(run(DECODE, waited_seconds=0.2)) == line
-
-
-def test_the_cpu_limits_and_two_more_cores_help() -> None:
-    line = "decoding Parquet with filter limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch); "
-    assert bottleneck(run(DECODE)) == line + "two more cores would give about +98 %"
-
-
-def test_cores_help_no_more_than_the_consumer_can_take() -> None:
-    line = "decoding Parquet with filter limits you: the loop waited 15 % of 9.90 s (and 0.10 s for the first batch); "
-    assert bottleneck(run(DECODE, waited_seconds=1.6)) == line + "two more cores would give about +18 %"
-
-
-def test_of_stages_that_compute_the_one_with_most_cores_is_named() -> None:
-    busy = stage("map", calls=10, busy_seconds=30.0, cpu_seconds=22.0)
-    line = "map limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch); two more cores would give about +50 %"
-    assert bottleneck(run(busy, DECODE, cpu_budget=4)) == line
-
-
-@pytest.mark.parametrize(
-    ("alone", "words"),
-    [
-        (
-            stage("from_generator", phase="read", asked_calls=1, busy_seconds=9.0, cpu_seconds=1.0),
-            "from_generator, which makes one chunk after the other,",
-        ),
-        (stage("map", asked_calls=1, busy_seconds=9.0), "map, which has one call at a time,"),
-        (
-            stage("shuffle", kind="serial", cost="computes", busy_seconds=9.0, cpu_seconds=9.0),
-            "shuffle, which runs on one thread at a time,",
-        ),
-    ],
-)
-def test_a_stage_that_has_one_call_limits(alone: StageStatistics, words: str) -> None:
-    other = stage("batch", kind="serial", busy_seconds=1.0)
-    assert (
-        bottleneck(run(other, alone))
-        == f"{words} limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch)"
-    )
-
-
-def test_the_ledger_limits() -> None:
-    part = stage("map", busy_seconds=3.0, cpu_seconds=3.0)
-    line = "ram_budget, which is used up, limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch)"
-    assert bottleneck(run(part, ledger_peak_bytes=1 << 30)) == line
-    assert "ram_budget" not in bottleneck(run(part))
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"busy_seconds": 640.0, "cpu_seconds": 1.0}, "map, which waits with 64 calls in flight,"),
-        ({"busy_seconds": 70.0, "cpu_seconds": 9.8}, "map"),  # one core together: they may wait for the lock
-        ({"busy_seconds": 70.0, "cpu_seconds": 5.0, "queued_seconds": 5.0}, "map"),
-        ({"unfinished": Times(70.0, 10.0, 0.0)}, "map"),
-        ({"unfinished": Times(70.0, 1.0, 0.0)}, "map, which waits with 7 calls in flight,"),
-        ({"busy_seconds": 6.0, "cpu_seconds": 1.0}, "map"),
-        ({"busy_seconds": 20.0, "cpu_seconds": 12.0}, "map"),
-        (
-            {"busy_seconds": 30.0, "cpu_seconds": 1.0, "asked_calls": 3},
-            "map, of which you asked for 3 calls at a time,",
-        ),
-        (
-            {
-                "busy_seconds": 9.0,
-                "cpu_seconds": 9.0,
-                "reason": "it holds the interpreter lock: 100 % of a call …",
-            },
-            "map, which holds the interpreter lock,",
-        ),
-    ],
-)
-def test_a_stage_limits_though_cores_idle(fields: dict[str, Any], words: str) -> None:
-    line = f"{words} limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch)"
-    assert bottleneck(run(stage("map", **fields), stage("read_parquet", busy_seconds=1.0))) == line
-
-
-@pytest.mark.parametrize(
-    ("operators", "phase", "words"),
-    [
-        (("read_parquet",), "decode", "decoding Parquet"),
-        (("read_parquet", "filter", "map"), "decode", "decoding Parquet with filter+map"),
-        (("read_ipc",), "decode", "decoding Arrow IPC"),
-        (("read_parquet",), "open", "opening files for read_parquet"),
-        (("read_parquet",), "read", "fetching Parquet"),
-        (("read_csv",), "decode", "read_csv"),
-        (("interleave",), "open", "opening inputs of interleave"),
-        (("from_generator",), "read", "from_generator"),
-        (("map",), "map", "map"),
-    ],
-)
-def test_what_a_stage_does_in_words(operators: tuple[str, ...], phase: str, words: str) -> None:
-    assert phrase(stage(*operators, phase=phase)) == words

@@ -12,10 +12,12 @@ import arrowflow as af
 pytestmark = pytest.mark.any_version
 
 JOB = """
+import polars as pl
 import arrowflow as af
 
 dataset = af.read_parquet("data").select("id").batch(100)
 loader = dataset.to_numpy()
+empty = af.range(10).filter(pl.col("id") < 0)
 number = 3
 
 
@@ -56,6 +58,22 @@ def test_a_loader_is_measured_as_it_is(job: str, run: Callable[..., Any]) -> Non
     lines = run("bench", f"{job}:loader", "--seconds", "0.1", "--live", "--verbose").stdout.splitlines()
     assert lines[0].split()[1] == "rows/s:"
     assert any(line.startswith("1. ") for line in lines)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("loader", 1000), ("empty", 0)])
+def test_a_report_is_of_one_more_epoch(
+    name: str, rows: int, job: str, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    text = run("bench", f"{job}:{name}", "--seconds", "0.1", "--report", "run.html").stdout
+    assert text.endswith("\none more epoch is in the report run.html\n")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert f'<data class="rows" value="{rows:.1f}">' in page
+    assert ("<h2>Timeline</h2>" in page) == (rows > 0)
+
+
+def test_a_report_without_a_folder_is_refused_before_anything_runs(job: str, run: Callable[..., Any]) -> None:
+    error = run("bench", f"{job}:fails", "--report", "none/run.html", code=1).stderr
+    assert error == "arrowflow: bench: there is no folder 'none' for the report; make it first\n"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
+from arrowflow.errors import printable
 
 pytestmark = pytest.mark.any_version
 
@@ -93,3 +94,21 @@ def test_a_look_counts_no_epoch_and_wide_tables_are_cut() -> None:
     assert "rows 1 in 1 batch" in dataset._repr_html_()
     loader = dataset.to_numpy()
     assert loader.state_dict()["epoch"] == 0
+
+
+def test_a_loader_shows_the_first_lines_of_its_report() -> None:
+    def evil(batch: Any) -> Any:
+        return batch
+
+    evil.__qualname__ = "<b>\x1b"
+    loader = af.range(1_000).map(evil).batch(10).to_numpy()
+    for _ in loader:
+        pass
+    statistics, shown = loader.stats(), loader._repr_html_()
+    texts = list(ET.fromstring(shown).itertext())
+    assert (
+        f"{statistics.rows_per_second:,.0f}" in texts and f"{100 * statistics.waiting_share:.1f} %" in texts
+    )
+    assert printable(statistics.bottleneck) in texts and "1,000" in texts
+    assert [text for text in texts if "rows/s" in text] == [loader.explain()], "the whole report, once"
+    assert "<b>\\x1b" in loader.explain() and "&lt;b&gt;\\x1b" in shown

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 import arrowflow as af
+from arrowflow.autotune.limit import forecast
 from arrowflow.delivery import MAX_MOMENTS, Progress
 from arrowflow.observe.charts import over_time
 from arrowflow.physical.tuning import Moment
@@ -86,6 +87,10 @@ def test_its_numbers_are_those_of_the_statistics(tmp_path: Path) -> None:
     assert rows["batch(100)"] == rate
     assert rows["map(loader_of.half)"].startswith("at most "), "the reason"
     assert rows["pyarrow"] and rows["Python"]
+    assert (
+        rows[f"{2 * statistics.cpu_budget}"]
+        == f"{forecast(statistics, 2 * statistics.cpu_budget).rows_per_second:,.0f}"
+    )
     assert page.links == [] and "script" not in page.tags
     assert (tmp_path / "run.html").stat().st_size < 2 << 20
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import arrowflow as af
 from arrowflow.autotune import Policy
 from arrowflow.observe.report import report
+from arrowflow.options import available_cpus
 from arrowflow.physical.tuning import Refusals
 from tests.autotune.measured import run, stage
 from tests.autotune.simulation import Simulation, Work
@@ -139,3 +142,36 @@ def test_figures_to_plot_are_floats_under_the_same_names() -> None:
     assert all(type(value) is float for value in (*before.values(), *metrics.values()))
     assert (metrics["data/rows"], metrics["data/batches"], metrics["data/retries"]) == (100.0, 10.0, 0.0)
     assert metrics["data/ledger_budget_bytes"] == loader.stats().ledger_budget_bytes
+
+
+def test_another_budget_is_answered_with_rows_and_a_limit() -> None:
+    loader = af.range(100_000).batch(1_000).to_numpy()
+    before = loader.explain(what_if={"cpu_budget": 3})
+    assert before.endswith("\nwith cpu_budget=3: nothing is known yet, run an epoch first")
+    for _ in loader:
+        pass
+    text, line = loader.explain(what_if={"cpu_budget": 10_000}).rsplit("\n", 1)
+    assert text == loader.explain()
+    cores = available_cpus()
+    assert re.fullmatch(
+        rf"with cpu_budget=10000 about [\d,]+ rows/s, \d\.\d\d times as many, on a machine that has them \(this one has {cores}\); "
+        r".+ would limit you",
+        line,
+    )
+    with iter(af.range(10).batch(4)) as batches:
+        next(batches)
+        assert "this one has" not in batches.explain(what_if={"cpu_budget": 1})
+
+
+@pytest.mark.parametrize(
+    ("what_if", "text"),
+    [
+        ({"ram_budget": 1}, r"takes the key 'cpu_budget' alone, got \['ram_budget'\]"),
+        ({}, r"alone, got \[\]"),
+        ({"cpu_budget": 0}, r"what_if\['cpu_budget'\] is at least 1, got 0"),
+        ({"cpu_budget": "8"}, "is a whole number"),
+    ],
+)
+def test_what_the_model_cannot_answer_is_an_error(what_if: Any, text: str) -> None:
+    with pytest.raises(af.PlanError, match=f"explain: .*{text}"):
+        af.range(10).batch(4).to_numpy().explain(what_if=what_if)

@@ -1,0 +1,177 @@
+"""Where the rows of a file go: the windows of a shuffle, and the parts of two processes, drawn as they really come.
+
+python examples/orders.py docs/images
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import arrowflow as af
+
+ROWS, GROUP_ROWS, WINDOW_ROWS, BATCH_ROWS, LANES, RANKS = 24, 6, 8, 8, 4, 2
+
+COLOURS: Final = ("#9ad0f5", "#f7cf7a", "#8ed6bd", "#e3b5cf")
+"""Of row groups and lanes: pale colours of Okabe and Ito's, on which black letters are read."""
+CELL, TALL, TEXT, BRACKET, MARGIN = 30, 28, 24, 26, 12
+
+
+class Strip(NamedTuple):
+    """A line of rows.
+
+    Attributes:
+        text: What they are, above them.
+        rows: Their numbers, in order.
+        brackets: What is below them: names, each of as many rows as the others, line by line.
+    """
+
+    text: str
+    rows: list[int]
+    brackets: Sequence[Sequence[str]] = ()
+
+
+# ---------------------------------------------------------------- what really comes
+
+
+def file_of(folder: Path) -> af.Dataset:
+    """Writes a file of numbered rows in four row groups, and returns its dataset."""
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table({"row": range(ROWS)}), path, row_group_size=GROUP_ROWS)
+    return af.read_parquet(path)
+
+
+def rows_of(dataset: af.Dataset) -> list[list[int]]:
+    """Returns the numbers of the rows of each batch."""
+    return [batch["row"].to_pylist() for batch in dataset]
+
+
+def windows(file: af.Dataset) -> list[Strip]:
+    """Returns a file, what a shuffle reads, and what it delivers."""
+    delivered = rows_of(file.shuffle(WINDOW_ROWS, seed=1).batch(WINDOW_ROWS))
+    names = [f"window {number}" for number in range(len(delivered))]
+    return [
+        Strip("a file", list(range(ROWS)), [[f"row group {number}" for number in range(ROWS // GROUP_ROWS)]]),
+        Strip(
+            "shuffle(8) reads the row groups in the order of the epoch, 8 rows to a window",
+            read(delivered),
+            [names],
+        ),
+        Strip(
+            "and delivers each window in an order of its own",
+            [row for window in delivered for row in window],
+            [names],
+        ),
+    ]
+
+
+def read(delivered: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the rows of windows in the order in which they were read: a row group, once begun, is read to its end."""
+    found: list[int] = []
+    for window in delivered:
+        groups = {row // GROUP_ROWS for row in window}
+        begun = {row // GROUP_ROWS for row in found}
+        counts = {group: sum(row // GROUP_ROWS == group for row in window) for group in groups}
+        order = sorted(groups, key=lambda group: (group not in begun, -counts[group]))
+        found += [row for group in order for row in sorted(window) if row // GROUP_ROWS == group]
+    return found
+
+
+def parts(file: af.Dataset) -> list[Strip]:
+    """Returns a file in lanes, and the global batches of two processes, in parts and whole."""
+    batches = file.batch(BATCH_ROWS)
+    steps = [f"global batch {number}" for number in range(ROWS // BATCH_ROWS)]
+    ranks = [f"rank {rank}" for _ in steps for rank in range(RANKS)]
+
+    def delivered(shares: Iterable[af.Dataset]) -> list[int]:
+        each = [rows_of(share) for share in shares]
+        return [row for step in zip(*each, strict=True) for batch in step for row in batch]
+
+    in_parts = [batches.split_by_rank(rank, RANKS, how="parts", lanes=LANES) for rank in range(RANKS)]
+    whole = [batches.split_by_rank(rank, RANKS, how="whole") for rank in range(RANKS)]
+
+    return [
+        Strip(
+            "the rows of a plan: four lanes take a part each",
+            list(range(ROWS)),
+            [[f"lane {lane}" for lane in range(LANES)]],
+        ),
+        Strip(
+            "in parts: each rank reads its own lanes, two here",
+            delivered(in_parts),
+            [ranks, steps],
+        ),
+        Strip(
+            "whole: each rank reads everything, and keeps its rows of each batch",
+            delivered(whole),
+            [ranks, steps],
+        ),
+    ]
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def picture(strips: Sequence[Strip]) -> str:
+    """Returns the SVG text of strips, one below the other, on a ground of its own: pages are light or dark."""
+    drawn: list[str] = []
+    top = MARGIN
+    for strip in strips:
+        drawn += _strip(strip, top)
+        top += TEXT + TALL + BRACKET * len(strip.brackets) + MARGIN
+    width = ROWS * CELL + 2 * MARGIN
+    label = "; ".join(strip.text for strip in strips)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}" role="img" '
+        f'aria-label="{label}" font-family="system-ui,sans-serif" font-size="14" fill="#1b1f24">\n'
+        f'<rect width="{width}" height="{top}" rx="6" fill="#fff"/>\n' + "\n".join(drawn) + "\n</svg>\n"
+    )
+
+
+def _strip(strip: Strip, top: int) -> Iterator[str]:
+    yield f'<text x="{MARGIN}" y="{top + 15}">{strip.text}</text>'
+    top += TEXT
+    for place, row in enumerate(strip.rows):
+        left = MARGIN + place * CELL
+        yield (
+            f'<rect x="{left + 1}" y="{top}" width="{CELL - 2}" height="{TALL}" rx="3" fill="{COLOURS[row // GROUP_ROWS]}"/>'
+            f'<text x="{left + CELL / 2:g}" y="{top + 19}" text-anchor="middle">{row}</text>'
+        )
+    top += TALL
+    for names in strip.brackets:
+        wide = len(strip.rows) * CELL // len(names)
+        for number, name in enumerate(names):
+            left, right = MARGIN + number * wide + 3, MARGIN + (number + 1) * wide - 3
+            yield (
+                f'<path d="M{left} {top + 3}v4H{right}v-4" fill="none" stroke="#57606a"/>'
+                f'<text x="{(left + right) // 2}" y="{top + 21}" text-anchor="middle" font-size="12">{name}</text>'
+            )
+        top += BRACKET
+
+
+def pictures() -> Iterator[tuple[str, str]]:
+    """Yields the name and the text of each picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = file_of(Path(folder))
+        yield "rows-windows.svg", picture(windows(file))
+        yield "rows-parts.svg", picture(parts(file))
+
+
+def main() -> None:
+    """Draws into the folder that the command line names."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/orders.py FOLDER")
+    for name, text in pictures():
+        path = Path(sys.argv[1], name)
+        path.write_text(text, encoding="utf-8")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
