@@ -1,4 +1,4 @@
-"""What limits a run, in words, and what the run would do under another CPU budget.
+"""The limit of a run in words, and a forecast of the run under another CPU budget.
 
 The model is that of `model.py`: a stage that may have N calls of D seconds in flight makes at most N/D a second, and all
 stages together at most as many as the CPU budget has cores for.
@@ -83,11 +83,11 @@ def _limit(parts: Sequence[StageWindow], statistics: Statistics) -> tuple[str, b
 
 
 class Forecast(NamedTuple):
-    """What a run would do under another CPU budget.
+    """A run under another CPU budget.
 
     Attributes:
         rows_per_second: Rows delivered a second.
-        limit: What would limit it, in words.
+        limit: Its limit, in words.
     """
 
     rows_per_second: float
@@ -97,7 +97,7 @@ class Forecast(NamedTuple):
 def forecast(statistics: Statistics, cpu_budget: int) -> Forecast:
     """Returns what a run that has delivered rows would do under another CPU budget.
 
-    What the model leaves unexplained of its time, such as the wait for the first batch, stays as it is.
+    Time that the model does not explain, such as the wait for the first batch, stays as it is.
     """
     now, _ = least(statistics.stages, statistics, statistics.cpu_budget)
     then, limit = least(statistics.stages, statistics, cpu_budget)

@@ -73,7 +73,7 @@ _EXPIRED: Final = re.compile(
 )
 """The names that S3, Google's storage and Azure have for credentials whose time is over."""
 _SILENT: Final = re.compile(r"\[Errno 22\] Bad Request$")
-"""What s3fs makes of an HTTP 400 without a reason."""
+"""The text of s3fs for an HTTP 400 without a reason."""
 _STATUS: Final = re.compile(r"HTTP status (?:code )?(\d{3})")
 _TEXTS: Final = (
     (re.compile(r"curlCode: 28|[Tt]imed? ?out|REQUEST_TIMEOUT|DEADLINE_EXCEEDED"), "time-out"),

@@ -1,4 +1,4 @@
-"""What the tests of IPC files share: an array of every type that Arrow can write, and batches of any types."""
+"""Shared by the tests of IPC files: an array of every type that Arrow can write, and batches of any types."""
 
 from __future__ import annotations
 

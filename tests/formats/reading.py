@@ -1,4 +1,4 @@
-"""What the tests of formats share: reading whole files through a format, on every kind of file system."""
+"""Shared by the tests of formats: reading whole files through a format, on every kind of file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of TFRecord files share: writing them by hand, odd encodings among them, and reading them slowly."""
+"""Shared by the tests of TFRecord files: writing them by hand, odd encodings among them, and reading them slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of operators share: small tables of all types, and every operator with arguments that fit them."""
+"""Shared by the tests of operators: small tables of all types, and every operator with arguments that fit them."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 where none is idle, and gives it back. So there are never more workers than calls at the same time, and live runs share
 them. To start a worker takes 0.3 s, and 0.4 s of a core: a new interpreter imports this library. A run pays for that
 only if no worker is warm; a warm worker takes 3 ms. At the end of a run each worker forgets the run's functions and all
-shared memory, and closes the functions' instances. A worker in a call does so when the call is over. Whoever ends the run
+shared memory, and closes the functions' instances. A worker in a call does so when the call is over. The thread that ends the run
 waits for that, `close_timeout` at most. A worker that was not used for `IDLE_SECONDS` is not used again and ends by itself
 a little later. Its remains here (two sockets, an exit code) are collected by the next call, the next end of a run, or at
 exit. Before each call a worker gets the `sys.path`, working directory and environment that this process had at the

@@ -2,7 +2,7 @@
 
 A state cannot say "all rows before this one": others may have come. So each chunk gets a place (`plan.position.Arrived`).
 It names a position of the input that all calls before are over with, and the rows of each split that came from there on.
-Stages after this one hold rows back, and go on from the place before those rows. What came between that place and the state
+Stages after this one hold rows back, and go on from the place before those rows. Chunks between that place and the state
 has to come again, in the same order. So a place also tells that order, when somebody asks.
 
 Splits and rows, and not calls and chunks, are counted: how many rows a call makes depends on budgets and on where it begins.
@@ -23,7 +23,7 @@ from arrowflow.plan.position import Arrived, Position, Rows, arrived_at
 
 
 class Arrivals:
-    """What came of one running stage.
+    """The arrivals of one running stage.
 
     Attributes:
         start: The place at which it was opened.
@@ -171,5 +171,5 @@ class Place(Arrived):
 
     @property
     def again(self) -> Rows:
-        """What came after this place so far, and what has to come first after that."""
+        """The arrivals after this place so far, and those that have to come first after that."""
         return self._log.since(self._at)

@@ -29,7 +29,7 @@ class Elsewhere:
             self._workers[key] = worker if before is None else workers_together(before, worker)
 
     def leave_out(self, operator: str, place: Any, found: LeftOut) -> None:
-        """Counts bad rows of a place once. Who comes there in the middle finds fewer of them, so the most count."""
+        """Counts bad rows of a place once. A run that comes there in the middle finds fewer of them, so the most count."""
         with self._lock:
             _, before = self._bad.get(place, (operator, NO_BAD_ROWS))
             most = LeftOut(max(before.rows, found.rows), max(before.parts, found.parts))

@@ -1,4 +1,4 @@
-"""What the tests of caches in folders and in stores share: pipelines, and a function that tells when it is called."""
+"""Shared by the tests of caches in folders and in stores: pipelines, and a function that tells when it is called."""
 
 from __future__ import annotations
 
