@@ -3,7 +3,7 @@
 A state cannot say "all rows before this one": others may have come. So each chunk gets a place (`plan.position.Arrived`).
 It names a position of the input that all calls before are over with, and the rows of each split that came from there on.
 Stages after this one hold rows back, and go on from the place before those rows. Chunks between that place and the state
-has to come again, in the same order. So a place also tells that order, when somebody asks.
+have to come again, in the same order. So a place also tells that order, when somebody asks.
 
 Splits and rows, and not calls and chunks, are counted: how many rows a call makes depends on budgets and on where it begins.
 
