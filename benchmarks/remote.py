@@ -8,16 +8,18 @@
 * What both clients deliver by themselves, which is the limit of the last one.
 * 200 small files against `pyarrow.dataset`.
 * 10,000 files: the first batch.
+* 1,000 files: `arrowflow inspect`, from the start of its process to the end.
 
 Each contender has a server of its own, in another process, which answers some thousand requests a second.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -39,9 +41,10 @@ EPOCHS, RAM_BUDGET = 8, "512MiB"
 THREADS: Final = 24
 """Requests beside each other where a client is measured alone: as many row groups as the budget has room for."""
 SMALL_FILES, SMALL_ROWS = 200, 500
-SHARDS: Final = 10_000
+SHARDS, INSPECTED = 10_000, 1_000
 
 NEEDED_FAULTS, NEEDED_LATENCY, NEEDED_S3FS, MOST_SMALL, MOST_FIRST_SECONDS = 0.8, 0.8, 0.8, 0.7, 2.0
+MOST_INSPECT_SECONDS: Final = 5.0
 
 
 def _write(folder: Path, files: int, rows: int, columns: int, group_rows: int) -> None:
@@ -52,9 +55,9 @@ def _write(folder: Path, files: int, rows: int, columns: int, group_rows: int) -
         pq.write_table(table, path, row_group_size=group_rows, compression="none", use_dictionary=False)
 
 
-def _write_shards(folder: Path) -> None:
+def _write_shards(files: int, folder: Path) -> None:
     _write(folder, 1, SMALL_ROWS, 10, SMALL_ROWS)
-    for number in range(1, SHARDS):
+    for number in range(1, files):
         os.link(folder / "00000.parquet", folder / f"{number:05}.parquet")
 
 
@@ -66,7 +69,12 @@ def _small(folder: Path) -> None:
     _write(folder, SMALL_FILES, SMALL_ROWS, 10, SMALL_ROWS)
 
 
-FOLDERS: Final = {"remote-large": _large, "remote-small": _small, "remote-shards": _write_shards}
+FOLDERS: Final[dict[str, Callable[[Path], None]]] = {
+    "remote-large": _large,
+    "remote-small": _small,
+    "remote-shards": partial(_write_shards, SHARDS),
+    "remote-inspected": partial(_write_shards, INSPECTED),
+}
 
 
 @contextmanager
@@ -181,6 +189,17 @@ def shards() -> harness.Measurement:
             return watch.measurement(next(iterator).num_rows)
 
 
+def inspect() -> harness.Measurement:
+    """Measures the command that reads the footers of many files."""
+    with served("remote-inspected") as host:
+        command = [sys.executable, "-m", "arrowflow", "inspect", url_of(host, "remote-inspected"), "--json"]
+        watch = harness.Stopwatch()
+        found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        if found["rows"] != INSPECTED * SMALL_ROWS:
+            raise AssertionError(f"expected {INSPECTED * SMALL_ROWS} rows, got {found['rows']}")
+        return watch.measurement(found["files"])
+
+
 def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     """Returns the bars."""
     races = [
@@ -200,17 +219,13 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
         shown = f"{_seconds(rounds, 'small'):.2f} against {_seconds(rounds, 'small-dataset'):.2f} s"
         needed = f"<= {MOST_SMALL:g} x pyarrow.dataset"
         bars.append(harness.Bar("200 small files at 50 ms", needed, shown, share <= MOST_SMALL, share))
-    if "shards" in rounds:
-        seconds = _seconds(rounds, "shards")
-        needed = f"<= {MOST_FIRST_SECONDS:g} s"
-        bars.append(
-            harness.Bar(
-                "first batch of 10,000 files at 50 ms",
-                needed,
-                f"{seconds:.2f} s",
-                seconds <= MOST_FIRST_SECONDS,
-            )
-        )
+    for name, title, most in (
+        ("shards", "first batch of 10,000 files at 50 ms", MOST_FIRST_SECONDS),
+        ("inspect", "arrowflow inspect of 1,000 files at 50 ms", MOST_INSPECT_SECONDS),
+    ):
+        if name in rounds:
+            seconds = _seconds(rounds, name)
+            bars.append(harness.Bar(title, f"<= {most:g} s", f"{seconds:.2f} s", seconds <= most))
     return bars
 
 
@@ -243,6 +258,7 @@ CONTENDERS: Final[dict[str, harness.Contender]] = {
     "small": small,
     "small-dataset": small_dataset,
     "shards": shards,
+    "inspect": inspect,
 }
 
 if __name__ == "__main__":
