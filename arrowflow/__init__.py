@@ -39,6 +39,7 @@ from arrowflow.errors import (
     WriteError,
 )
 from arrowflow.features.feature_statistics import FeatureStatistics
+from arrowflow.features.hashing import hash_bucket
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.base import Loader
 from arrowflow.observe.guessed_names import OF_LIBRARY, no_attribute
@@ -103,6 +104,7 @@ __all__ = [
     "from_arrow",
     "from_generator",
     "from_numpy",
+    "hash_bucket",
     "image",
     "list_files",
     "locate",

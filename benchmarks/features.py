@@ -88,7 +88,9 @@ def features() -> harness.Measurement:
 def features_by_polars() -> harness.Measurement:
     """Computes the same features for the whole table."""
     table, stats = _fitted()
-    exprs = _features(stats)
+    # As one writes it for Polars: a cast to an Enum is its fastest way to number words.
+    number = pl.col("s").cast(pl.Enum(stats.vocabulary("s")), strict=False).to_physical().cast(pl.UInt32)
+    exprs = _features(stats) | {"s": (number + 1).fill_null(0)}
     watch = harness.Stopwatch()
     rows = len(table.select(**exprs))
     return watch.measurement(rows)

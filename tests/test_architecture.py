@@ -121,7 +121,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "dataset": ("caching", "cluster", "features", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "image": ("errors",),
-    "features": ("errors", "observe.whole_file", "types"),
+    "features": ("errors", "expr", "observe.whole_file", "types"),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "provenance": ("bad_rows", "dataset", "errors", "iterator", "ops", "options", "plan", "run", "sources"),
     "sources": (

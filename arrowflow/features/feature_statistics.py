@@ -12,7 +12,8 @@ from typing import Any, Final, Self
 
 import polars as pl
 
-from arrowflow.errors import DataError, PlanError, SourceError, closest
+from arrowflow.errors import DataError, PlanError, SourceError, closest, shown
+from arrowflow.expr.own.function import call
 from arrowflow.features.distinct import Counts
 from arrowflow.features.fit import Column, Columns, words
 from arrowflow.features.moments import Moments
@@ -20,6 +21,7 @@ from arrowflow.features.quantiles import Quantiles
 from arrowflow.observe.whole_file import write_whole
 
 VERSION: Final = 1
+MOST_IN_A_BYTE: Final = 255
 
 
 class FeatureStatistics:
@@ -103,31 +105,34 @@ class FeatureStatistics:
 
         NaN is in the last bucket, and null stays null.
         """
-        reached = [(pl.col(column) >= each).cast(pl.Int32) for each in self.boundaries(column)]
-        return reduce(add, reached)
+        found = self.boundaries(column)
+        # NumPy compares whole numbers with whole numbers alone, and adds bytes fast: 15 boundaries take 8 ns a row, as floats
+        # and int32 28 ns in Polars.
+        whole = all(each.is_integer() for each in found)
+        type = pl.UInt8 if len(found) <= MOST_IN_A_BYTE else pl.Int32
+        reached = [(pl.col(column) >= (int(each) if whole else each)).cast(type) for each in found]
+        return _sum(reached).cast(pl.Int32)
 
-    def index(self, column: str) -> pl.Expr:
-        """Returns the place of each value in the vocabulary, from 1 on, as uint32; 0 for null and for all other values.
+    def index(self, column: str, *, oov: int = 0) -> pl.Expr:
+        """Returns the place of each value in the vocabulary, from 1 on, as uint32; 0 for null.
 
-        So an embedding has `len(stats.vocabulary(column)) + 1` rows.
+        A value that the vocabulary lacks is 0, too. With `oov` it has one of so many places behind the vocabulary, by its hash, as
+        `hash_bucket` takes it. So an embedding has `1 + len(stats.vocabulary(column)) + oov` rows.
+
+        Raises:
+            PlanError: There is no vocabulary of the column, or `oov` is no number of places.
         """
-        found = self.vocabulary(column)
-        if found and isinstance(found[0], int):
-            places = pl.col(column).replace_strict(
-                found, list(range(1, len(found) + 1)), default=0, return_dtype=pl.UInt32
-            )
-            return places.fill_null(0)
-        # Polars finds the number of a word in 16 ns; by `replace_strict` in 48.
-        number = pl.col(column).cast(pl.String).cast(pl.Enum(found), strict=False).to_physical()
-        return (number.cast(pl.UInt32) + 1).fill_null(0)
+        if type(oov) is not int or not 0 <= oov < 1 << 31:
+            raise PlanError(f"index: oov is a number of places from 0 on, got {shown(oov)}")
+        return call("index", oov, [pl.col(column), self._words(column)], pl.UInt32)
 
     def one_hot(self, column: str) -> pl.Expr:
         """Returns a list of fixed size for each value: 1.0 at its place in the vocabulary, and 0.0 elsewhere, as float32.
 
         Null, and a value that the vocabulary lacks, are all 0.0.
         """
-        places, most = self.index(column), len(self.vocabulary(column))
-        return pl.concat_arr([(places == number + 1).cast(pl.Float32) for number in range(most)])
+        size = len(self.vocabulary(column))
+        return call("one_hot", 0, [pl.col(column), self._words(column)], pl.Array(pl.Float32, size))
 
     # ------------------------------------------------------------------ merged, stored
 
@@ -213,12 +218,24 @@ class FeatureStatistics:
             raise PlanError(f"{name!r} was not fitted; {closest(name, self._columns)}")
         return self._columns[name]
 
+    def _words(self, name: str) -> pl.Expr:
+        found = self.vocabulary(name)
+        whole = bool(found) and isinstance(found[0], int)
+        return pl.lit(pl.Series(found, dtype=pl.Int64 if whole else pl.String)).implode()
+
     def _moments(self, name: str) -> Moments:
         found = self._column(name).moments
         if not found.count or found.least > found.greatest:
             kind = "has no value but nulls and NaN" if found.count == 0 else "has no numbers"
             raise DataError(f"column {name!r} {kind}, so it has no mean, ends or quantiles; leave it out")
         return found
+
+
+def _sum(parts: list[pl.Expr]) -> pl.Expr:
+    """Returns the sum as a tree without deep branches, for which Python's stack would be too short."""
+    while len(parts) > 1:
+        parts = [reduce(add, parts[at : at + 2]) for at in range(0, len(parts), 2)]
+    return parts[0]
 
 
 def _stored(column: Column) -> dict[str, Any]:

@@ -102,6 +102,18 @@ def test_expressions_are_those_of_polars(stats: af.FeatureStatistics) -> None:
     ]
 
 
+@pytest.mark.parametrize("type", [pl.Int8, pl.Int64, pl.UInt64, pl.Float32, pl.Float64])
+@pytest.mark.parametrize("buckets", [5, 300])
+def test_buckets_of_whole_numbers(type: Any, buckets: int) -> None:
+    """The boundaries are whole numbers, and columns of other types than the fitted one are compared with them."""
+    stats = af.range(-500, 10_000).fit(quantiles={"id": buckets})
+    boundaries = stats.boundaries("id")
+    table = pl.DataFrame({"id": pl.Series([0, None, 1, 34, 127], dtype=type)})
+    found = af.from_arrow(table).select(bucket=stats.bucketize("id")).to_table()["bucket"]
+    expected = np.searchsorted(boundaries, [0, 1, 34, 127], side="right").tolist()
+    assert found.type == pa.int32() and found.to_pylist() == [expected[0], None, *expected[1:]]
+
+
 def test_nothing_depends_on_how_rows_are_cut_or_on_threads(
     stats: af.FeatureStatistics, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from arrowflow.caching.fingerprint.arrays import array_digest, batch_digest, typ
 from arrowflow.caching.fingerprint.encoder import Encoder
 from arrowflow.expr.parse import arrow_tree
 from arrowflow.expr.parse.expression import Expr
+from arrowflow.expr.parse.lifted import Text, functions_named
 from arrowflow.plan.identity import Unknown
 
 _EXTENDED_BITS, _EXTENDED_BYTES = 63, 10
@@ -145,13 +146,15 @@ def _serialised(encoder: Encoder, value: pl.Expr) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            text = value.meta.serialize(format="json")  # has no NaN, so it tells less than the binary form
+            # JSON has no NaN, so it tells less than the binary form.
+            text = functions_named(value.meta.serialize(format="json"))
             data = value.meta.serialize()
         except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
             raise encoder.refusal(value, f"Polars cannot serialise it ({error})") from error
     if _PICKLED.search(text):
         raise encoder.refusal(value, "it calls Python, whose code cannot be told; use map or map_rows")
-    return data
+    # Each Python pickles functions in its own way.
+    return f"{text}{value}".encode() if isinstance(text, Text) else data
 
 
 def _write_torch(encoder: Encoder, value: Any) -> bool:

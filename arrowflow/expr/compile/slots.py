@@ -15,9 +15,11 @@ from arrowflow.expr.compile.lower_arrow import ArrowLowering, safe_cast
 from arrowflow.expr.compile.lower_polars import PolarsLowering
 from arrowflow.expr.compile.lowering import Env, Lowering
 from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Stack
+from arrowflow.expr.own.function import Compute, function
 from arrowflow.expr.parse import arrow_tree, polars_tree
 from arrowflow.expr.parse.expression import Expr, expand, parse_expression
-from arrowflow.expr.parse.tree import Call, Column, Literal, Unsupported
+from arrowflow.expr.parse.lifted import OWN
+from arrowflow.expr.parse.tree import Call, Column, Literal, Node, Unsupported
 from arrowflow.expr.run.eager import Casting, Filling, FillingCodes, Stacking
 from arrowflow.expr.run.foreign import (
     arrow_type,
@@ -128,6 +130,8 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
                 f"Polars gives {part.expr} a type that depends on the rows: a bare number is in one branch, and in"
                 " another are no numbers. Name the type of the number, as in pl.lit(0, dtype=pl.Int64), or cast the others"
             )
+    for call, part in polars_tree.own_calls(text):
+        _own_function(call, polars_type(part.expr, part.text, schema, part.columns), most=1)
     return polars_type(expr.source, text, schema, expr.columns)
 
 
@@ -194,8 +198,33 @@ def _expr_slot(expr: Expr, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
         check_columns((tree.name,), schema)
         return Passed(tree.name, schema.field(tree.name).type)
     type = type_of_expr(expr, schema)
+    own = _own_slot(tree, type, schema)
+    if own is not None:
+        return own
     op = lowered(expr, type, env, schema, graph)
     return Foreign(steady(expr, type, schema), type) if op is None else Computed(op, type)
+
+
+def _own_slot(tree: Node, type: pa.DataType, schema: pa.Schema) -> Slot | None:
+    """Returns how to make a column that is nothing but a function of `expr/own`, of a column that is there."""
+    if (
+        not isinstance(tree, Call)
+        or not tree.function.startswith(OWN)
+        or not isinstance(tree.args[0], Column)
+    ):
+        return None
+    name = tree.args[0].name
+    return Eager((name,), type, _own_function(tree, schema.field(name).type))
+
+
+def _own_function(call: Call, type: pa.DataType, most: int | None = None) -> Compute:
+    """Returns a function of `expr/own` for a column of `type`, with its first constants or with all of them."""
+    words = None
+    for constants in call.args[1:]:
+        assert isinstance(constants, Literal) and constants.type is not None
+        dtype = pl.String if pa.types.is_string(constants.type.value_type) else pl.Int64
+        words = pl.Series(constants.value[:most], dtype=dtype)  # type: ignore[index]
+    return function(call.function.removeprefix(OWN), words, type)
 
 
 def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Slot:

@@ -96,7 +96,7 @@ def _digest(data: str | bytes, more: str) -> str:
     if isinstance(data, bytes):
         data = arrow_tree.text(data)
     found = hashlib.sha256()
-    for piece in (*pieces(data), more):
+    for piece in (*pieces(data, named=True), more):
         found.update(piece.encode())
     return found.hexdigest()[:32]
 

@@ -6,6 +6,8 @@ of such a list. The name is a digest, so equal expressions have equal texts, in 
 
 To write these numbers takes Polars 70 ms, and to read them 170 ms. Its binary form, of MessagePack, has the bytes as they
 are, and takes 4 ms. So long constants are cut out of the binary form, and Polars writes only the rest as JSON.
+
+Polars writes a Python function as its pickle. The pickle of a `Function` of `expr/own` holds a name, which stands in its place.
 """
 
 from __future__ import annotations
@@ -61,6 +63,21 @@ class Constant(str):
             yield f"{'' if start else '['}{text[:-1] if last else text}{']' if last else ''}"
 
 
+class OwnFunction(Constant):
+    """The name of a function of `expr/own`, such as "arrowflow:hash_bucket:10": all of its identity, in every release."""
+
+    __slots__ = ()
+
+
+OWN: Final = "arrowflow:"
+_PICKLED: Final = re.compile(r'"function":(\[80,76,80,89,[0-9,]+\])')
+"""A Python function, of which Polars begins the pickle with "PLPY". In a text, the quote before the colon is escaped."""
+_OWN: Final = re.compile(
+    rb"arrowflow\.expr\.own\.function.{1,6}Function.{1,12}?([a-z_]+:[0-9]+)\x94", re.DOTALL
+)
+"""The global and its argument, as `pickle` writes them, one after the other."""
+
+
 class Text(str):
     """A JSON form with names in place of long constants.
 
@@ -84,7 +101,24 @@ def serialised(expr: pl.Expr) -> str:
         >>> len(serialised(expr)) < 300, whole(serialised(expr)) == expr.meta.serialize(format="json")
         (True, True)
     """
-    return _by_binary_form(expr) or lifted(expr.meta.serialize(format="json"))
+    return functions_named(_by_binary_form(expr) or lifted(expr.meta.serialize(format="json")))
+
+
+def functions_named(text: str) -> str:
+    """Returns the JSON form with names in place of functions of this library's own."""
+    constants: dict[str, Constant] = dict(text.constants) if isinstance(text, Text) else {}
+
+    def named(found: re.Match[str]) -> str:
+        own = _OWN.search(bytes(json.loads(found[1])))
+        if own is None:
+            return found[0]
+        name = OwnFunction(f"{OWN}{own[1].decode()}")
+        name.data = found[1]
+        constants[name] = name
+        return f'"function":{_quoted(name)}'
+
+    short = _PICKLED.sub(named, text)
+    return text if short == text else _text(short, constants)
 
 
 def _by_binary_form(expr: pl.Expr) -> str | None:
@@ -179,8 +213,8 @@ def lifted(text: str) -> str:
     return _text("".join((*parts, text[end:])), constants) if constants else text
 
 
-def pieces(text: str) -> Iterator[str]:
-    """Yields the parts of a JSON form, its constants among them, in order."""
+def pieces(text: str, *, named: bool = False) -> Iterator[str]:
+    """Yields the parts of a JSON form, its constants among them, in order; functions by their names if `named`."""
     constants = text.constants if isinstance(text, Text) else {}
     # Without constants there is nothing to split at, and an empty pattern would split everywhere.
     parts = re.split("|".join(map(_quoted, constants)), text) if constants else [text]
@@ -188,7 +222,8 @@ def pieces(text: str) -> Iterator[str]:
     for part, name in itertools.zip_longest(parts, names):
         yield part
         if name is not None:
-            yield from constants[name[1:-1]].pieces()
+            constant = constants[name[1:-1]]
+            yield from [name] if named and isinstance(constant, OwnFunction) else constant.pieces()
 
 
 def whole(text: str) -> str:

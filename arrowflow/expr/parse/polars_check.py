@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from arrowflow.expr.parse.lifted import OwnFunction
+
 Json = Any
 
 _TOP: Final = frozenset(
@@ -191,6 +193,13 @@ def _struct_eval(body: Json) -> Iterator[str]:
         yield from _faults(part)
 
 
+def _python(body: Json) -> Iterator[str]:
+    if not isinstance(body["function"], OwnFunction):
+        yield _describe("AnonymousFunction", body)
+    else:
+        yield from _faults(body["input"][0])  # after it come constants
+
+
 def _keys(node: Json) -> Iterator[str]:
     """Every key and bare name in `node` and its children."""
     if isinstance(node, dict):
@@ -285,6 +294,7 @@ _VISITORS: Final = {
     "Ternary": _ternary,
     "Function": _function,
     "Agg": _agg,
+    "AnonymousFunction": _python,
     "Eval": _eval,
     "StructEval": _struct_eval,
 }

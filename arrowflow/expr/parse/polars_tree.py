@@ -209,37 +209,15 @@ def cast_to_struct(text: str) -> tuple[Subexpression, ...]:
     )
 
 
-def struct_fields(text: str) -> dict[str, frozenset[str]]:
-    """Returns the columns of which the expression with the JSON form `text` reads single fields alone, with the fields.
-
-    Examples:
-        >>> text = (pl.col("s").struct.field("a") + pl.col("x")).meta.serialize(format="json")
-        >>> struct_fields(text)
-        {'s': frozenset({'a'})}
-    """
-    found: dict[str, frozenset[str]] = {}
-    whole: set[str] = set()
-    _find_fields(loads(text), found, whole)
-    return {column: fields for column, fields in found.items() if column not in whole}
-
-
-def _find_fields(node: Json, found: dict[str, frozenset[str]], whole: set[str]) -> None:
-    match node:
-        case {
-            "Function": {
-                "input": [{"Column": str(column)}],
-                "function": {"StructExpr": {"FieldByName": str(field)}},
-            }
-        }:
-            found[column] = found.get(column, frozenset()) | {field}
-        case {"Column": str(column)}:
-            whole.add(column)
-        case dict():
-            for part in node.values():
-                _find_fields(part, found, whole)
-        case list():
-            for part in node:
-                _find_fields(part, found, whole)
+@lru_cache(maxsize=1024)
+def own_calls(text: str) -> tuple[tuple[Call, Subexpression], ...]:
+    """Returns the calls of this library's own functions in an expression, and what each of them is given."""
+    if '"AnonymousFunction"' not in text:
+        return ()
+    found = [{kind: body} for kind, body in _nodes(loads(text)) if kind == "AnonymousFunction"]
+    calls = [node for node in map(_read, found) if isinstance(node, Call)]
+    given = _parts(node["AnonymousFunction"]["input"][0] for node in found)
+    return tuple(zip(calls, given, strict=True))
 
 
 @lru_cache(maxsize=1024)
@@ -303,7 +281,16 @@ def _read(node: Json) -> Node:
         parts = ("predicate", "truthy", "falsy")
         args = tuple(_read(body[part]) for part in parts)
         return Call("if_else", args, _rest(body, *parts), dumps(node))
+    if kind == "AnonymousFunction":
+        return _read_own(node, body)
     return _read_function(node, body) if kind == "Function" else _opaque(node)
+
+
+def _read_own(node: Json, body: Json) -> Node:
+    """A function of this library's own, with its constants; `check` refuses all others."""
+    value, *constants = body["input"]
+    args = (_read(value), *map(_read_literal, constants))
+    return Call(body["function"], args, (), dumps(node))
 
 
 def _rest(body: Json, *read: str) -> tuple[tuple[str, object], ...]:

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Graph, Op
 from arrowflow.expr.compile.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
-from arrowflow.expr.parse import polars_tree
 from arrowflow.expr.parse.expression import Expr
+from arrowflow.expr.parse.struct_fields import struct_fields
 from arrowflow.expr.run.blocks import BlockPlan
 from arrowflow.expr.run.columns import RowBlock, retyped, source
 from arrowflow.expr.run.foreign import run_arrow, run_polars
@@ -90,7 +90,7 @@ class Pass:
         }
         found: dict[str, frozenset[str]] = {}
         for expr in exprs:
-            read = polars_tree.struct_fields(expr.json()) if expr.engine == "polars" else {}
+            read = struct_fields(expr.json()) if expr.engine == "polars" else {}
             whole.update(name for name in expr.columns if name not in read)
             for name, fields in read.items():
                 found[name] = found.get(name, frozenset()) | fields

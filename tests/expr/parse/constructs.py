@@ -22,6 +22,7 @@ node Ternary: pl.when(c("p")).then(c("n")).otherwise(0)
 node Function: c("n").abs()
 node Agg: c("n").is_in(pl.lit(1).implode())
 node Eval: c("l").list.eval(pl.element() + 1)
+node AnonymousFunction: hashed()
 operator Eq: c("n") == 1
 operator EqValidity: c("n").eq_missing(1)
 operator NotEq: c("n") != 1

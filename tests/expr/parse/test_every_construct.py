@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import arrowflow as af
 from arrowflow.errors import PlanError
 from arrowflow.expr import expand, parse_expression
 from arrowflow.expr.compile.lower_arrow import ArrowLowering
@@ -42,6 +43,11 @@ c, f = pl.col, pc.field
 DAY: Final = datetime.date(2001, 2, 3)
 ENUM: Final = c("s").cast(pl.Enum(["", "a"]))
 POLARS_2: Final = int(pl.__version__.split(".")[0]) >= 2
+
+
+def hashed() -> pl.Expr:
+    """A function of this library's own; others are refused."""
+    return af.hash_bucket("n", 8)
 
 
 def binary(operator: str) -> pl.Expr | None:

@@ -1,0 +1,1 @@
+"""Functions of this library's own in expressions of Polars."""

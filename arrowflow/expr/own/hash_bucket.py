@@ -1,0 +1,73 @@
+"""`hash_bucket`: the bucket of a text or a whole number by its hash, today and after any release of any library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr.own import xxh64
+from arrowflow.types import Array
+
+_OFFSETS: Final = {
+    pa.string(): np.int32,
+    pa.binary(): np.int32,
+    pa.large_string(): np.int64,
+    pa.large_binary(): np.int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HashBucket:
+    """The remainder of a value's XXH64 by the number of buckets, as int64; null for null.
+
+    The hash is that of UTF-8, or of 8 bytes of a whole number, the least significant byte first. So a number has the same bucket in
+    all types, and a text has it as an enum, too.
+
+    Attributes:
+        buckets: The number of buckets.
+    """
+
+    buckets: int
+
+    @classmethod
+    def of(cls, buckets: int, words: pl.Series | None, type: pa.DataType) -> HashBucket:
+        """Returns the function for a column of `type`.
+
+        Raises:
+            PlanError: The column holds neither texts, bytes nor whole numbers.
+        """
+        kept = type.value_type if pa.types.is_dictionary(type) else type
+        if not (kept in _OFFSETS or pa.types.is_integer(kept)):
+            raise PlanError(
+                f"hash_bucket takes texts, bytes or whole numbers, got {type}; `cast` the column to one of these"
+            )
+        return cls(buckets)
+
+    def __call__(self, array: pa.Array) -> pa.Array:
+        """Returns the bucket of each value."""
+        buckets = (hashes(array) % np.uint64(self.buckets)).view(np.int64)
+        valid = array.is_valid() if array.null_count else None
+        return pa.Array.from_buffers(
+            pa.int64(), len(array), [None if valid is None else valid.buffers()[1], pa.py_buffer(buckets)]
+        )
+
+
+def hashes(array: pa.Array) -> Array:
+    """Returns the XXH64 of each value of a column of texts, bytes or whole numbers; that of a null is arbitrary."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_integer(array.type):
+        numbers = np.frombuffer(array.buffers()[1] or b"", array.type.to_pandas_dtype())
+        taken = numbers[array.offset : array.offset + len(array)]
+        return xxh64.of_words(taken.astype(np.int64).view(np.uint64))
+    _, places, data = array.buffers()
+    offsets = np.frombuffer(places or b"\0" * 8, _OFFSETS[array.type])[array.offset :][: len(array) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    texts = np.frombuffer(data or b"", np.uint8)[first:last]
+    starts = offsets[:-1].astype(np.int64) - first
+    return xxh64.of_texts(texts, starts, np.diff(offsets).astype(np.int64))

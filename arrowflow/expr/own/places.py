@@ -1,0 +1,143 @@
+"""`index` and `one_hot`: the place of a value in a vocabulary, from 1 on, as a number or as a row of flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr.own.hash_bucket import hashes
+from arrowflow.lazy import compute as pc
+from arrowflow.types import Array, numpy_dtype
+
+MOST_BY_ARROW: Final = 32_768
+"""Arrow makes its table of the words anew in each call, 27 ns a word. Polars keeps it, but copies the texts first, 8 ns a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The place of a value in the vocabulary, as uint32.
+
+    It is 0 for null. A value that the vocabulary lacks has 0, too, or one of `unknown` places behind the last word, by its hash.
+
+    Attributes:
+        places: Returns the places of the values of an array, 0 for values that the vocabulary lacks.
+        words: The size of the vocabulary.
+        unknown: The number of places for values that the vocabulary lacks.
+    """
+
+    places: Callable[[pa.Array], Array]
+    words: int
+    unknown: int
+
+    @classmethod
+    def of(cls, unknown: int, words: pl.Series | None, type: pa.DataType) -> Index:
+        """Returns the function for a column of `type`.
+
+        Raises:
+            PlanError: The column holds no texts though the words are texts, or no whole numbers though these are.
+        """
+        assert words is not None
+        kept = type.value_type if pa.types.is_dictionary(type) else type
+        if words.dtype.is_integer():
+            if pa.types.is_integer(kept):
+                return cls(_places_of_numbers(words, kept), len(words), unknown)
+        elif pa.types.is_string(kept) or pa.types.is_large_string(kept):
+            few = len(words) <= MOST_BY_ARROW
+            return cls((_by_arrow if few else _by_polars)(words, kept), len(words), unknown)
+        expected = "whole numbers" if words.dtype.is_integer() else "texts"
+        raise PlanError(f"the vocabulary holds {expected}, and the column {type}: `cast` the column")
+
+    def __call__(self, array: pa.Array) -> pa.Array:
+        """Returns the place of each value."""
+        return pa.Array.from_buffers(pa.uint32(), len(array), [None, pa.py_buffer(self.numbers(array))])
+
+    def numbers(self, array: pa.Array) -> Array:
+        """Returns the place of each value, as NumPy has it."""
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        found = self.places(array)
+        if self.unknown:
+            lacks = found == 0
+            rows = np.flatnonzero(lacks & _valid(array) if array.null_count else lacks)
+            if len(rows):
+                lacking = array.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+                found[rows] = hashes(lacking) % np.uint64(self.unknown) + np.uint64(self.words + 1)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class OneHot:
+    """A list of fixed size for each value: 1.0 at its place in the vocabulary, and 0.0 elsewhere, as float32."""
+
+    index: Index
+
+    @classmethod
+    def of(cls, size: int, words: pl.Series | None, type: pa.DataType) -> OneHot:
+        """Returns the function for a column of `type`; raises as `Index.of` does."""
+        return cls(Index.of(0, words, type))
+
+    def __call__(self, array: pa.Array) -> pa.Array:
+        """Returns the flags of each value."""
+        found = np.zeros((len(array), self.index.words), np.float32)
+        places = self.index.numbers(array)
+        rows = np.flatnonzero(places)
+        found[rows, places[rows] - 1] = 1.0
+        flags = pa.Array.from_buffers(pa.float32(), found.size, [None, pa.py_buffer(found)])
+        type = pa.list_(pa.float32(), self.index.words)
+        return pa.Array.from_buffers(type, len(array), [None], children=[flags])
+
+
+def _valid(array: pa.Array) -> Array:
+    bits = np.frombuffer(array.is_valid().buffers()[1], np.uint8)
+    return np.unpackbits(bits, count=len(array), bitorder="little").view(np.bool_)
+
+
+def _by_arrow(words: pl.Series, type: pa.DataType) -> Callable[[pa.Array], Array]:
+    known = words.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(type)
+
+    def places(array: pa.Array) -> Array:
+        found = pc.index_in(array, value_set=known, skip_nulls=True)
+        numbers = np.frombuffer(found.buffers()[1] or b"", np.uint32)[: len(found)] + np.uint32(1)
+        if found.null_count:
+            numbers *= _valid(found)  # a tenth of the time of `np.where`
+        return numbers
+
+    return places
+
+
+def _by_polars(words: pl.Series, type: pa.DataType) -> Callable[[pa.Array], Array]:
+    number = pl.col("").cast(pl.Enum(words), strict=False).to_physical().cast(pl.UInt32)
+    place = (number + 1).fill_null(0)
+
+    def places(array: pa.Array) -> Array:
+        return pl.DataFrame({"": pl.Series(array)}).select(place).to_series().to_numpy().copy()
+
+    return places
+
+
+def _places_of_numbers(words: pl.Series, type: pa.DataType) -> Callable[[pa.Array], Array]:
+    dtype = numpy_dtype(type)
+    assert dtype is not None
+    limits = np.iinfo(dtype)
+    pairs = sorted((word, at) for at, word in enumerate(words, 1) if limits.min <= word <= limits.max)
+    known = np.array([word for word, _ in pairs], dtype)
+    at = np.array([place for _, place in pairs], np.uint32)
+
+    def places(array: pa.Array) -> Array:
+        values = np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset : array.offset + len(array)]
+        if not len(known):
+            return np.zeros(len(array), np.uint32)
+        near = np.searchsorted(known, values)
+        near[near == len(known)] = 0
+        found = at[near] * (known[near] == values)
+        if array.null_count:
+            found *= _valid(array)
+        return found
+
+    return places
