@@ -1,7 +1,7 @@
 """arrowflow: input pipelines over Apache Arrow record batches.
 
 Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Start with `read_parquet`, `read_ipc`,
-`read_orc`, `read_csv`, `read_json`, `read_text`, `read_tfrecord`, `read_webdataset`, `read_files`, `read_images`, `from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each
+`read_orc`, `read_avro`, `read_csv`, `read_json`, `read_text`, `read_tfrecord`, `read_webdataset`, `read_files`, `read_images`, `from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each
 returns a `Dataset`. `read` is for formats of other packages. `zip`, `sample_from_datasets` and `choose_from_datasets` make one of several. `Loader`, `Iterator` and
 `Statistics` are for annotations: `Dataset.to_torch` and its like, `iter(…)` and `stats()` return them.
 """
@@ -54,6 +54,7 @@ from arrowflow.sources import (
     list_files,
     range,
     read,
+    read_avro,
     read_csv,
     read_delta,
     read_files,
@@ -112,6 +113,7 @@ __all__ = [
     "plot_timeline",
     "range",
     "read",
+    "read_avro",
     "read_csv",
     "read_delta",
     "read_files",

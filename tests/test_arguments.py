@@ -13,7 +13,7 @@ import arrowflow as af
 
 READERS = [
     getattr(af, f"read_{name}")
-    for name in ("parquet", "ipc", "orc", "csv", "json", "text", "webdataset", "tfrecord")
+    for name in ("parquet", "ipc", "orc", "avro", "csv", "json", "text", "webdataset", "tfrecord")
 ]
 LOADERS = [getattr(af.Dataset, f"to_{name}") for name in ("numpy", "dlpack", "torch", "torch_dataset", "jax")]
 

@@ -202,6 +202,10 @@ PIPELINES = {
     "orc": """
         assert af.read_orc(folder + "/../rows.orc").filter(pl.col("x") > 97).to_table().num_rows == 2
     """,
+    "avro": """
+        pl.DataFrame({"x": [1, 2], "l": [["a"], None]}).write_avro(folder + "/../rows.avro", compression="snappy")
+        assert af.read_avro(folder + "/../rows.avro").filter(pl.col("x") > 1).to_table().num_rows == 1
+    """,
     "delta": """
         import importlib.util
         if importlib.util.find_spec("deltalake"):

@@ -454,14 +454,15 @@ def test_a_path_is_told_its_reader(tmp_path: Path) -> None:
     assert told(lambda: af.from_arrow(3)).endswith("got int")
 
 
-KNOWN = "parquet, ipc, orc, csv, json, text, tfrecord, webdataset"
+KNOWN = "parquet, ipc, orc, avro, csv, json, text, tfrecord, webdataset"
 
 
 @pytest.mark.parametrize(
     ("paths", "code"),
     [
         ("x.orc", "af.read_orc(path)"),
-        ("x.avro", "af.from_arrow(pl.read_avro(path))"),
+        ("x.avro", "af.read_avro(path)"),
+        ("x.npy", 'af.from_numpy({"x": numpy.load(path)})'),
         ("s3://bucket/*.parquet", "af.read_parquet(path)"),
         (["x.CSV.gz", "y.csv.gz"], "af.read_csv(path)"),
         (Path("x.tfrecord"), "af.read_tfrecord(path)"),
@@ -477,9 +478,9 @@ def test_files_without_a_format_are_told_their_reader(paths: Any, code: str) -> 
 
 
 def test_formats_that_others_read_are_told_their_way() -> None:
-    text = told(lambda: af.read("x", format="avro"))
+    text = told(lambda: af.read("x", format="excel"))
     assert text == (
-        f"read: there is no format 'avro'; known formats: {KNOWN}; write `af.from_arrow(pl.read_avro(path))`"
+        f"read: there is no format 'excel'; known formats: {KNOWN}; write `af.from_arrow(pl.read_excel(path))`"
     )
     assert (
         told(lambda: af.read("x", format="parket"))

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from arrowflow.errors import PlanError, closest, said, shown
+from arrowflow.formats.avro.avro import AvroFormat
 from arrowflow.formats.capabilities import OwnArguments
 from arrowflow.formats.ipc.ipc import IpcFormat
 from arrowflow.formats.orc.orc import OrcFormat
@@ -23,6 +24,7 @@ FORMATS: Final[dict[str, Format]] = {
     "parquet": ParquetFormat(),
     "ipc": IpcFormat(),
     "orc": OrcFormat(),
+    "avro": AvroFormat(),
     "csv": CsvFormat(),
     "json": JsonFormat(),
     "text": LinesFormat(),

@@ -15,7 +15,6 @@ from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import FORMATS, Format, configured, find, known_names, reader_of
-from arrowflow.formats.tfrecord.tfrecord import RAW_HAS_NO_SCHEMA
 from arrowflow.observe.guessed_names import OF_LIBRARY
 from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
@@ -59,7 +58,7 @@ def read(
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. Of a directory
             the files with the format's suffixes are read. A list keeps its order; the files of a directory or a glob
             are sorted.
-        format: `"parquet"`, `"ipc"`, `"orc"`, `"csv"`, `"json"`, `"text"`, `"tfrecord"`, `"webdataset"`, a name that an installed package offers, or a
+        format: `"parquet"`, `"ipc"`, `"orc"`, `"avro"`, `"csv"`, `"json"`, `"text"`, `"tfrecord"`, `"webdataset"`, a name that an installed package offers, or a
             `Format`. Without it the error says how files with this ending are read.
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
@@ -216,14 +215,7 @@ class CsvArguments(TextArguments, total=False):
     encoding: str
 
 
-class TfrecordArguments(MappedArguments, total=False):
-    """The arguments of `read_tfrecord`."""
-
-    raw: bool
-    compression: str | None
-
-
-def _usual(kind: type, format: str) -> dict[str, Any]:
+def usual(kind: type, format: str) -> dict[str, Any]:
     """Returns the values of arguments that are not given: those of `read`, and those of the format."""
     shared = signature(read).parameters
     names: Iterable[str] = kind.__annotations__
@@ -232,7 +224,7 @@ def _usual(kind: type, format: str) -> dict[str, Any]:
     }
 
 
-@with_arguments(MappedArguments, _usual(MappedArguments, "parquet"))
+@with_arguments(MappedArguments, usual(MappedArguments, "parquet"))
 def read_parquet(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
     """Reads Parquet files, row group by row group, in the order of `paths`.
 
@@ -297,7 +289,7 @@ def read_parquet(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
     return read(paths, format="parquet", **arguments)
 
 
-@with_arguments(MappedArguments, _usual(MappedArguments, "ipc"))
+@with_arguments(MappedArguments, usual(MappedArguments, "ipc"))
 def read_ipc(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
     """Reads Arrow IPC files (Feather version 2) and streams, record batch by record batch, in the order of `paths`.
 
@@ -314,7 +306,7 @@ def read_ipc(paths: Paths, **arguments: Unpack[MappedArguments]) -> Dataset:
     return read(paths, format="ipc", **arguments)
 
 
-@with_arguments(ReadArguments, _usual(ReadArguments, "orc"))
+@with_arguments(ReadArguments, usual(ReadArguments, "orc"))
 def read_orc(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset:
     """Reads ORC files, stripe by stripe, in the order of `paths`.
 
@@ -333,7 +325,7 @@ def read_orc(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset:
     return read(paths, format="orc", **arguments)
 
 
-@with_arguments(CsvArguments, _usual(CsvArguments, "csv"))
+@with_arguments(CsvArguments, usual(CsvArguments, "csv"))
 def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
     r"""Reads CSV files, block by block, in the order of `paths`.
 
@@ -403,7 +395,7 @@ def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
     return read(paths, format="csv", **arguments)
 
 
-@with_arguments(TextArguments, _usual(TextArguments, "json"))
+@with_arguments(TextArguments, usual(TextArguments, "json"))
 def read_json(paths: Paths, **arguments: Unpack[TextArguments]) -> Dataset:
     r"""Reads JSON files, block by block, in the order of `paths`: an object a line, objects over several lines, or one array of objects.
 
@@ -429,7 +421,7 @@ def read_json(paths: Paths, **arguments: Unpack[TextArguments]) -> Dataset:
     return read(paths, format="json", **arguments)
 
 
-@with_arguments(LineArguments, _usual(LineArguments, "text"))
+@with_arguments(LineArguments, usual(LineArguments, "text"))
 def read_text(paths: Paths, **arguments: Unpack[LineArguments]) -> Dataset:
     r"""Reads text files, block by block, in the order of `paths`: a line is a row, in one column `text`.
 
@@ -462,115 +454,3 @@ def read_text(paths: Paths, **arguments: Unpack[LineArguments]) -> Dataset:
         {'text': ['to be', 'or not']}
     """
     return read(paths, format="text", **arguments)
-
-
-@with_arguments(ReadArguments, _usual(ReadArguments, "webdataset"))
-def read_webdataset(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset:
-    """Reads WebDataset shards: tar archives in which members that share a key are one row, in the order of `paths`.
-
-    A member is called `key.column`: the key is all up to the first dot of the file's name, with its folders. `__key__` is a
-    column of texts. Columns are those of the first 1,000 rows of the first shard, in the order in which they occur. `cls`,
-    `cls2`, `class`, `count`, `index`, `inx` and `id` are int64; `txt`, `text`, `transcript` and `json` are string; all
-    others are binary: `decode_image` makes pixels, and `map` decodes the rest. A member that a row lacks is null. `schema=`
-    gives other columns and types: binary, string, numbers, booleans.
-
-    Each shard is walked once before its first row, in 20 µs a member. So `skip`, `take`, `num_rows` and resume are exact. For
-    the walk, shards that are not local are fetched once more than for the rows. Resume seeks; in a compressed shard
-    (`.tar.gz`, `.tar.zst`, …) it reads from the start again. An archive without an end mark is cut short: the rows in front
-    come before the error, less the last one, which may lack members.
-
-    Memory: a call takes 4 MiB of the archive, or one larger row.
-
-    Args:
-        paths: A path, a glob, a directory (of which the files that end in `.tar` are read, compressed ones too), a URL that
-            `pyarrow.fs` or fsspec knows, or a list of them.
-        columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
-        filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
-        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
-        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
-        schema: Columns and types of all shards; null where a row lacks a column.
-        partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
-        missing_columns: Whether shards may lack columns of others, as in `read_parquet`.
-        num_parallel_calls: Runs of rows that are read at the same time.
-        on_error: The treatment of runs of rows that cannot be read, as in `read_parquet`: with `"skip"` the rest of a shard
-            that is cut short is left out.
-        quarantine: The folder for their places, as in `read_parquet`.
-
-    Raises:
-        SourceError: A path is missing, a glob is empty, or a shard is no archive, or is cut short.
-        SchemaError: A member is none of its column's type; names the member.
-        PlanError: An option makes no sense.
-
-    Examples:
-        >>> import arrowflow as af, io, pathlib, tarfile, tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tar"
-        >>> with tarfile.open(path, "w") as archive:
-        ...     for name, data in {"one.txt": b"a cat", "one.cls": b"1", "two.txt": b"a dog"}.items():
-        ...         member = tarfile.TarInfo(name)
-        ...         member.size = len(data)
-        ...         archive.addfile(member, io.BytesIO(data))
-        >>> af.read_webdataset(path).to_table().to_pylist()
-        [{'__key__': 'one', 'txt': 'a cat', 'cls': 1}, {'__key__': 'two', 'txt': 'a dog', 'cls': None}]
-    """
-    return read(paths, format="webdataset", **arguments)
-
-
-@with_arguments(TfrecordArguments, _usual(TfrecordArguments, "tfrecord"))
-def read_tfrecord(paths: Paths, **arguments: Unpack[TfrecordArguments]) -> Dataset:
-    """Reads TFRecord files of `tf.train.Example`, block by block, in the order of `paths`.
-
-    Each feature becomes a column: `int64_list` gives int64, `float_list` float32, `bytes_list` binary. The first
-    records of the first file (1 MiB or 1,000 of them) decide the shape. If any of them has other than one value of
-    the feature, the column is one of lists. A feature that a record lacks is null. A feature that is no column is
-    ignored. A feature that does not fit its column is an error that says where.
-
-    `schema=` gives the columns instead: whole numbers of any width, bool, float64, string. `pa.list_(…)` takes any
-    number of values, `pa.list_(…, n)` exactly *n*. CRCs are checked. The package `protobuf` (extra `tfrecord`)
-    decides what a record means; TensorFlow is not needed. A `tf.train.SequenceExample` is refused, but comes whole
-    with `raw=True`.
-
-    Each file is walked once before its first row, from header to header, in 0.25 µs per record. So `skip`, `take`,
-    `num_rows` and resume are exact. For the walk, files that are not local are fetched, and compressed files are
-    inflated, once more than for the rows. Resume seeks to the block. In a compressed file, resume inflates the
-    delivered rows again.
-
-    Memory: a call takes a MiB of records, or up to 4 MiB where records are large. Decoding takes nine times as much,
-    and nine bytes for each cell; where there are many columns a block has fewer rows. Of compressed files that are
-    not local it also takes the stored bytes.
-
-    Args:
-        paths: A path, a glob, a directory (of which all files are read), a URL that `pyarrow.fs` or fsspec knows, or
-            a list of them.
-        columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`. Others are not decoded.
-        filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
-        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
-        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
-        schema: Columns and types of all files.
-        partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
-        missing_columns: Whether files may lack columns of others, as in `read_parquet`.
-        raw: Whether records come as they are, in one binary column `record`, which a `map` can decode. Default: False.
-        compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
-        num_parallel_calls: Blocks decoded at the same time. Default: `af.AUTOTUNE`.
-        memory_map: Whether local files are mapped into memory, as in `read_parquet`.
-        on_error: The treatment of records that do not fit, as in `read_csv`; behind a damaged length the rest of the file.
-        quarantine: The folder for them.
-
-    Raises:
-        SourceError: A path is missing, or a glob is empty. Or a file is truncated or corrupt, or a record is no
-            `tf.train.Example`. The error names the record, and comes after the rows before it. The records that tell
-            the schema are read earlier, when the dataset is bound.
-        SchemaError: A feature has another kind or another number of values than its column; names record and feature.
-        DataError: A value does not fit its column's type.
-        PlanError: An option makes no sense, or a package is missing.
-
-    Examples:
-        >>> import arrowflow as af, pathlib, tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tfrecord"
-        >>> stored = "0e00000000000000c5e5693f0a0c0a0a0a017812051a030a010798993925"  # by tf.io.TFRecordWriter
-        >>> _ = path.write_bytes(bytes.fromhex(stored))
-        >>> af.read_tfrecord(path).to_table().to_pydict()
-        {'x': [7]}
-    """
-    if arguments.get("raw") and arguments.get("schema") is not None:
-        raise PlanError(RAW_HAS_NO_SCHEMA)
-    return read(paths, format="tfrecord", **arguments)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import fsspec
 import numpy as np
 import polars as pl
@@ -21,6 +22,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.formats import FORMATS, File, Footer, Format, Range, Split, Store, conform
+from arrowflow.formats.avro import avro
 from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.formats.text.json import JsonFormat
 from arrowflow.formats.text.lines import LinesFormat
@@ -67,6 +69,17 @@ def write_orc(table: pa.Table, path: Path) -> None:
     pyarrow.orc.write_table(table, path, stripe_size=64, batch_size=17)
 
 
+def write_avro(table: pa.Table, path: Path) -> None:
+    fields = [
+        {"name": "id", "type": "long"},
+        *({"name": name, "type": ["null", type]} for name, type in (("value", "double"), ("text", "string"))),
+    ]
+    with path.open("wb") as file:
+        fastavro.writer(
+            file, {"type": "record", "name": "row", "fields": fields}, table.to_pylist(), "deflate", 100
+        )
+
+
 def write_csv(table: pa.Table, path: Path) -> None:
     pyarrow.csv.write_csv(table, path)
 
@@ -109,6 +122,7 @@ SHIPPED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "ipc": ("ipc", write_ipc, {}),
     "compressed ipc": ("ipc", write_zstd, {}),
     "orc": ("orc", write_orc, {}),
+    "avro": ("avro", write_avro, {}),
     "csv": ("csv", write_csv, {"has_end": False}),
     "json lines": ("json", write_lines, {"has_end": False}),
     "json array": ("json", write_array, {"has_end": False}),
@@ -132,6 +146,7 @@ SMALL: dict[str, Format] = {
 def test_shipped_formats_keep_the_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tfrecord, "MAX_SPLIT_ROWS", 17)
     monkeypatch.setattr(webdataset, "SPLIT_ROWS", 17)
+    monkeypatch.setattr(avro, "SPLIT_BYTES", 200)
     format, write, more = SHIPPED[name]
     check_format(SMALL.get(format, FORMATS[format]), write, **more)
 
@@ -390,6 +405,7 @@ def test_states_and_caches_know_the_options(tmp_path: Path) -> None:
 SAME: dict[str, Callable[[Path], tuple[af.Dataset, af.Dataset]]] = {
     "parquet": lambda path: (af.read_parquet(path), af.read(path, format="parquet")),
     "ipc": lambda path: (af.read_ipc(path, columns="x"), af.read(path, format="ipc", columns="x")),
+    "avro": lambda path: (af.read_avro(path), af.read(path, format="avro")),
     "orc": lambda path: (af.read_orc(path), af.read(path, format="orc")),
     "csv": lambda path: (
         af.read_csv(path, null_values="-", column_names=["x"], block_bytes="1KiB"),

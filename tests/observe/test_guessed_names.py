@@ -99,10 +99,10 @@ def written(path: Path, guess: str) -> None:
         path.write_text('{"x": 1}\n')
     elif "orc" in guess:
         pyarrow.orc.write_table(table, path)
-    elif "parquet" in guess:
-        pq.write_table(table, path)
     elif "avro" in guess:
         pl.DataFrame(table).write_avro(path)
+    elif "parquet" in guess:
+        pq.write_table(table, path)
     elif "tfrecord" in guess:
         path.write_bytes(bytes.fromhex("0e00000000000000c5e5693f0a0c0a0a0a017812051a030a010798993925"))
     elif "WebDataset" in guess:
@@ -151,10 +151,10 @@ def test_an_error_says_what_to_write() -> None:
         _ = ds.columns  # type: ignore[attr-defined]
     assert (caught.value.name, caught.value.obj) == ("columns", ds)
     with pytest.raises(
-        AttributeError, match=r"arrowflow has no attribute 'read_avro'; write `af.from_arrow\("
+        AttributeError, match=r"arrowflow has no attribute 'read_excel'; write `af.from_arrow\("
     ) as of_module:
-        _ = af.read_avro  # type: ignore[attr-defined]
-    assert (of_module.value.name, of_module.value.obj) == ("read_avro", af)
+        _ = af.read_excel  # type: ignore[attr-defined]
+    assert (of_module.value.name, of_module.value.obj) == ("read_excel", af)
 
 
 def test_python_suggests_names_that_are_nearly_right() -> None:
@@ -165,7 +165,7 @@ def test_python_suggests_names_that_are_nearly_right() -> None:
 def test_questions_for_names_stay_questions() -> None:
     ds = af.range(3)
     assert not hasattr(ds, "sort") and getattr(ds, "sort", None) is None
-    assert not hasattr(af, "read_avro")
+    assert not hasattr(af, "read_excel")
     assert (
         not hasattr(ds, "_repr_png_")
         and not hasattr(ds, "__array_interface__")

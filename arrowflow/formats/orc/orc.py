@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -10,16 +10,14 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError, repeated
 from arrowflow.formats.orc.stripes import Stripe, stripes
-from arrowflow.formats.protocol import Footer, Format, Split, without_columns
-from arrowflow.formats.types import check_arrays, check_texts, conform, decoded_schema, width_bits
+from arrowflow.formats.protocol import Footer, Split, without_columns
+from arrowflow.formats.types import check_arrays, check_texts, conform, decoded_schema
+from arrowflow.formats.widths import Bits, WidthsFormat, bits_of, least_bytes
 from arrowflow.lazy import orc
 from arrowflow.storage import File, Range, Store
 
 _TAIL_BYTES: Final = 16 << 10
 """Bytes at the end of a file that the decoder reads at once."""
-
-_OFFSET_BITS: Final = 33
-"""Bits that a value without a fixed width takes at least: its offset, and whether it is null."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,16 +27,16 @@ class _Details:
     Attributes:
         stripes: Its stripes.
         tail: The first byte that opening the file reads.
-        bits: Of each column, the bits of a value, or None where they depend on the value.
+        bits: See `WidthsFormat`.
     """
 
     stripes: tuple[Stripe, ...]
     tail: int
-    bits: Mapping[str, int | None]
+    bits: Bits
 
 
 @dataclass(frozen=True, slots=True)
-class OrcFormat(Format):
+class OrcFormat(WidthsFormat):
     """ORC files, read by pyarrow."""
 
     name: ClassVar[str] = "orc"
@@ -58,34 +56,18 @@ class OrcFormat(Format):
         check_arrays(stored)
         twice = repeated(stored.names)
         schema = without_columns(decoded_schema(stored), twice)
-        bits = {field.name: width_bits(field.type) for field in schema}
-        fixed = sum(_OFFSET_BITS if each is None else each for each in bits.values())
+        bits = bits_of(schema)
         splits = tuple(
-            Split(index, each.num_rows, max(each.num_rows * fixed // 8, each.stop - each.start))
+            Split(index, each.num_rows, max(least_bytes(bits, each.num_rows), each.stop - each.start))
             for index, each in enumerate(found)
         )
         tail = max(0, min(content, file.size - _TAIL_BYTES))
         return Footer(file, schema, splits, rows, _Details(found, tail, bits), stored, tuple(twice))
 
-    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.column_bytes`: exact for columns of fixed width, a lower bound for others."""
-        bits = [
-            footer.details.bits.get(name, 64) for name in columns
-        ]  # null fills a column that the file lacks
-        return sum(split.num_rows * (_OFFSET_BITS if each is None else each) // 8 + 1 for each in bits)
-
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: the stripe as it is stored, and a copy of its values."""
         stripe: Stripe = footer.details.stripes[split.index]
         return split.num_bytes + stripe.stop - stripe.start
-
-    def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
-        """See `Unsure.unsure`: all columns without a fixed width."""
-        return [name for name in columns if footer.details.bits.get(name, 64) is None]
-
-    def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Unsure.announced_bytes`: the bytes that the footer says."""
-        return self.column_bytes(footer, split, columns)
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         details: _Details = footer.details

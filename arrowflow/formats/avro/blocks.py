@@ -1,0 +1,246 @@
+"""The blocks of an Avro file: its header, where blocks lie, and their bytes decompressed.
+
+A block is the number of its records, the number of its bytes, these bytes, and a mark of 16 bytes that each file chooses. So a walk
+hops from block to block. No checksum tells of changed bytes, except in blocks that snappy compressed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.errors import SourceError
+from arrowflow.formats.text.blocks import Source
+
+MAX_BLOCK_BYTES: Final = 1 << 30
+"""The most bytes of a block, decompressed: with all offsets of 32 bits below their limit."""
+
+MAGIC: Final = b"Obj\x01"
+_MARK_BYTES: Final = 16
+_MAX_HEADER_BYTES: Final = 64 << 20
+_MAX_RATIO: Final = 1 << 12
+"""The most records for each byte of a compressed block; an honest one has fewer."""
+
+_NUMBER_BYTES: Final = 10
+"""The most bytes of a number."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class Header(NamedTuple):
+    """What a file says before its first block.
+
+    Attributes:
+        schema: The schema, as JSON.
+        codec: How blocks are compressed.
+        mark: The mark behind each block.
+        size: The bytes of the header.
+    """
+
+    schema: bytes
+    codec: str
+    mark: bytes
+    size: int
+
+
+class Blocks(NamedTuple):
+    """The blocks of a file.
+
+    Attributes:
+        rows: The records of each.
+        starts: The first byte of each one's records.
+        stops: The byte after them.
+    """
+
+    rows: Ints
+    starts: Ints
+    stops: Ints
+
+
+def header(source: Source) -> Header:
+    """Reads the header of a file.
+
+    Raises:
+        SourceError: The file is none of Avro, is cut off, or has a codec that is not known.
+    """
+    data, found, at = _metadata(source)
+    codec = found.get(b"avro.codec", b"null").decode("utf-8", "replace")
+    if codec not in CODECS:
+        known = ", ".join(map(repr, CODECS))
+        raise SourceError(
+            f"its blocks are compressed by {codec!r}, expected one of {known}; write the file anew"
+        )
+    if b"avro.schema" not in found:
+        raise SourceError("its header has no schema; the file is corrupt: write it anew")
+    return Header(found[b"avro.schema"], codec, data[at : at + _MARK_BYTES], at + _MARK_BYTES)
+
+
+def _metadata(source: Source) -> tuple[bytes, dict[bytes, bytes], int]:
+    """Returns the first bytes of a file, its metadata, and the place of its mark."""
+    size = 1 << 16
+    while True:
+        data = source.window(0, size).tobytes()
+        if not data.startswith(MAGIC):
+            raise SourceError(
+                f"expected {MAGIC!r} at its start, found {data[:4]!r}; the file is none of Avro"
+            )
+        try:
+            return data, *_entries(data)
+        except IndexError as error:
+            if len(data) < size or size >= _MAX_HEADER_BYTES:
+                raise SourceError(
+                    "the file ends within its header; it is cut short: write it anew"
+                ) from error
+        size *= 8
+
+
+def _entries(data: bytes) -> tuple[dict[bytes, bytes], int]:
+    """Returns the metadata of a file, and the place of its mark; raises `IndexError` if more bytes are needed."""
+    found, at = {}, len(MAGIC)
+    while True:
+        count, at = number(data, at)
+        if count < 0:
+            _, at = number(data, at)
+        for _ in range(abs(count)):
+            key, at = _text(data, at)
+            found[key], at = _text(data, at)
+        if count == 0:
+            if at + _MARK_BYTES > len(data):
+                raise IndexError
+            return found, at
+
+
+def _text(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = number(data, at)
+    if size < 0:
+        raise SourceError("its header has a text of a negative size; the file is corrupt: write it anew")
+    if at + size > len(data):
+        raise IndexError
+    return data[at : at + size], at + size
+
+
+def number(data: bytes, at: int) -> tuple[int, int]:
+    r"""Returns a number of Avro, and the place after it.
+
+    Raises:
+        IndexError: The bytes end within the number.
+        SourceError: It has more than 64 bits.
+
+    Examples:
+        >>> number(b"\x03\x80\x01", 1)
+        (64, 3)
+    """
+    value = shift = 0
+    while shift < 7 * _NUMBER_BYTES:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+    raise SourceError(f"before byte {at} stands no number; the file is corrupt: write it anew")
+
+
+def as_number(value: int) -> bytes:
+    r"""Returns the bytes of a number that is not negative.
+
+    Examples:
+        >>> as_number(64)
+        b'\x80\x01'
+    """
+    value, found = value << 1, bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def walk(source: Source, head: Header, size: int) -> Blocks:
+    """Returns the blocks of a file of so many bytes.
+
+    Raises:
+        SourceError: The file is cut short, or a block is damaged.
+    """
+    found, at, ratio = [], head.size, 1 if head.codec == "null" else _MAX_RATIO
+    data = source.window(at, 2 * _NUMBER_BYTES).tobytes()
+    while at < size:
+        try:
+            rows, place = number(data, 0)
+            length, place = number(data, place)
+        except IndexError as error:
+            raise SourceError(_damaged(at, "the file ends within it")) from error
+        start, stop = at + place, at + place + length
+        if rows < 0 or length < 0 or rows > ratio * length or stop + _MARK_BYTES > size:
+            text = f"it has {length:,} bytes of {rows:,} records, as it says, and {size - start:,} are left"
+            raise SourceError(_damaged(at, text))
+        data = source.window(stop, _MARK_BYTES + 2 * _NUMBER_BYTES).tobytes()
+        if data[:_MARK_BYTES] != head.mark:
+            raise SourceError(_damaged(at, "the file's mark is not behind it"))
+        found.append((rows, start, stop))
+        at, data = stop + _MARK_BYTES, data[_MARK_BYTES:]
+    return Blocks(*np.array(found, np.int64).reshape(len(found), 3).T)
+
+
+def decompressed(codec: str, data: memoryview) -> Any:
+    """Returns the bytes of a block.
+
+    Raises:
+        SourceError: They are more than `MAX_BLOCK_BYTES`, or the end of the compressed bytes is missing.
+    """
+    found, is_whole = CODECS[codec](data)
+    if not is_whole or len(found) > MAX_BLOCK_BYTES:
+        raise SourceError(
+            f"a block of {len(data):,} bytes is damaged, or has more than {MAX_BLOCK_BYTES:,} bytes without its codec {codec!r}; "
+            "write the file anew, in smaller blocks"
+        )
+    return found
+
+
+def _python(decompressor: Callable[[], Any]) -> Callable[[memoryview], tuple[Any, bool]]:
+    """Returns the codec of one of Python's modules."""
+
+    def decompress(data: memoryview) -> tuple[Any, bool]:
+        stream = decompressor()
+        return stream.decompress(data, MAX_BLOCK_BYTES + 1), stream.eof
+
+    return decompress
+
+
+def _snappy(data: memoryview) -> tuple[Any, bool]:
+    """Decompresses a block whose end is a checksum of what it holds."""
+    size = shift = 0
+    for byte in data[:5]:
+        size, shift = size | (byte & 0x7F) << shift, shift + 7
+        if byte < 0x80:
+            break
+    if size > MAX_BLOCK_BYTES:
+        return b"", False
+    found = pa.Codec("snappy").decompress(pa.py_buffer(data[:-4]), size, asbytes=True)
+    return found, zlib.crc32(found) == int.from_bytes(data[-4:], "big")
+
+
+def _zstandard(data: memoryview) -> tuple[Any, bool]:
+    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
+        return stream.read(MAX_BLOCK_BYTES + 1), True
+
+
+CODECS: Final[dict[str, Callable[[memoryview], tuple[Any, bool]]]] = {
+    "null": lambda data: (data, True),
+    "deflate": _python(lambda: zlib.decompressobj(-zlib.MAX_WBITS)),
+    "snappy": _snappy,
+    "zstandard": _zstandard,
+    "bzip2": _python(bz2.BZ2Decompressor),
+    "xz": _python(lzma.LZMADecompressor),
+}
+"""The codecs of Avro. Each returns the bytes of a block, and whether they are whole."""
+
+
+def _damaged(at: int, text: str) -> str:
+    return f"the block at byte {at:,} is damaged: {text}; the file is cut short or corrupt: write it anew, or leave it out"
