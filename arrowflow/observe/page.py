@@ -28,7 +28,7 @@ font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
 h1{font-size:1.3rem;line-height:1.35;margin:.2rem 0 1rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 p,figure{margin:.6rem 0}small,figcaption,.up,.along,.kicker{color:var(--soft);font-size:.85rem}
 figcaption b{color:var(--ink);display:block}figcaption{margin-bottom:.5rem}.kicker{margin:0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(10rem,1fr));gap:.6rem;margin:0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.4rem,1fr));gap:.6rem;margin:0}
 .tiles div{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.5rem .8rem}
 .tiles dt{color:var(--soft);font-size:.85rem}.tiles dd{margin:0;font-size:1.25rem;font-weight:600}
 .tiles small{font-weight:400;display:block}.tiles data{white-space:nowrap}h1::first-letter{text-transform:uppercase}
