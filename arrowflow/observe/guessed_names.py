@@ -97,7 +97,6 @@ OF_LIBRARY: Final = _each(
         "scan_avro": "`af.read_avro(path)`",
         "scan_delta": "`af.read_delta(path)`",
         "scan_iceberg": "`af.read_iceberg(path)`",
-        "read_lance": "`af.from_arrow(lance.dataset(path))`",
         "read_excel": "`af.from_arrow(pl.read_excel(path))`",
         "read_sql read_database": "`af.from_arrow(duckdb.sql(query))`, or `af.from_arrow(pl.read_database(query, connection))`",
         "read_npy read_numpy": '`af.from_numpy({"x": numpy.load(path)})`',

@@ -28,10 +28,10 @@ font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
 h1{font-size:1.3rem;line-height:1.35;margin:.2rem 0 1rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 p,figure{margin:.6rem 0}small,figcaption,.up,.along,.kicker{color:var(--soft);font-size:.85rem}
 figcaption b{color:var(--ink);display:block}figcaption{margin-bottom:.5rem}.kicker{margin:0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:.6rem;margin:0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.4rem,1fr));gap:.6rem;margin:0}
 .tiles div{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.5rem .8rem}
 .tiles dt{color:var(--soft);font-size:.85rem}.tiles dd{margin:0;font-size:1.25rem;font-weight:600}
-.tiles small{font-weight:400;display:block}h1::first-letter{text-transform:uppercase}
+.tiles small{font-weight:400;display:block}.tiles data{white-space:nowrap}h1::first-letter{text-transform:uppercase}
 .advice{border-left:.25rem solid var(--wait);background:var(--card);padding:.6rem .8rem;margin:.6rem 0}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,18rem),1fr));gap:0 1.5rem}
 svg{display:block;width:100%}.axes{display:grid;grid-template-columns:3.2rem 1fr;gap:0 .4rem}
@@ -47,7 +47,8 @@ vector-effect:non-scaling-stroke}.work{--c:var(--work)}.wait{--c:var(--wait)}.he
 th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:last-child,.plain td,.plain th{text-align:left}
 thead th{color:var(--soft);font-weight:500}tbody th{font-weight:600}
-.plain td{white-space:normal}pre{overflow-x:auto;background:var(--card);padding:.8rem;font-size:.8rem}
+.plain td{white-space:normal;overflow-wrap:break-word}
+.plain tbody th{white-space:normal;min-width:6.5rem}pre{overflow-x:auto;background:var(--card);padding:.8rem;font-size:.8rem}
 summary{cursor:pointer}@media(max-width:36rem){.timeline{grid-template-columns:1fr}.along{grid-column:auto}
 .axes .along{grid-column:2}.step{margin-top:.4rem}}
 """

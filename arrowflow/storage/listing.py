@@ -27,7 +27,7 @@ _LAKES: Final = {
         "Apache Hudi",
         'af.from_arrow(pyarrow.Table.from_batches(hudi.HudiTable("…").read_snapshot()))',
     ),
-    "_versions": ("Lance", 'af.from_arrow(lance.dataset("…"))'),
+    "_versions": ("Lance", 'af.read_lance("…")'),
     "metadata": ("Apache Iceberg", 'af.read_iceberg(catalog.load_table("…"))'),
 }
 """Folders in which a table says which of its files are current: the format of the table, and its reader."""

@@ -41,7 +41,6 @@ PACKAGES = {
     "datasets.": "datasets",
     "read_delta": "deltalake",
     "duckdb.": "duckdb",
-    "lance.": "lance",
     "read_excel": "fastexcel",
     "read_iceberg": "pyiceberg",
     "to_jax": "jax",
@@ -52,7 +51,7 @@ PACKAGES = {
 }
 """The package that a piece of code needs, by a part of the code."""
 
-SERVED = {"lance", "deltalake", "pyiceberg", "fastexcel", "datasets"}
+SERVED = {"deltalake", "pyiceberg", "fastexcel", "datasets"}
 """Packages whose code would need files of their own, or a server."""
 
 

@@ -20,7 +20,7 @@ LOGS = {
     "_delta_log/00000000000000000000.json": "af.read_delta",
     ".hoodie/hoodie.properties": "hudi",
     "metadata/v1.metadata.json": "read_iceberg",
-    "_versions/1.manifest": "lance.dataset",
+    "_versions/1.manifest": "af.read_lance",
 }
 
 

@@ -59,20 +59,24 @@ class Blocks:
         order: The source order that the permutation follows from.
         size: Rows of a block; the last block may be short.
         lane: The lane that reads its part of the order, or None for all of it.
+        most: The most rows of a block.
     """
 
     order: SourceOrder
     size: int
     lane: Lane | None = None
+    most: int = MAX_CHUNK_ROWS
 
     @classmethod
-    def of(cls, order: SourceOrder) -> Blocks:
+    def of(cls, order: SourceOrder, most: int = MAX_CHUNK_ROWS) -> Blocks:
         """Returns the blocks that mix well in the windows of the shuffle that follows."""
-        return cls(order, min(max(order.window // BLOCKS_IN_WINDOW, MIN_BLOCK_ROWS), MAX_CHUNK_ROWS))
+        size = min(max(order.window // BLOCKS_IN_WINDOW, MIN_BLOCK_ROWS), most)
+        return cls(order, size, most=most)
 
     def in_lane(self, lane: Lane) -> Blocks:
         """Returns the part of a lane, of blocks that mix well in its smaller windows."""
-        return replace(Blocks.of(replace(self.order, window=lane.size(self.order.window))), lane=lane)
+        order = replace(self.order, window=lane.size(self.order.window))
+        return replace(Blocks.of(order, self.most), lane=lane)
 
     def behind(self, row: int, num_rows: int, epoch: int) -> tuple[int, int]:
         """Returns the turn of the block with a row of its part, by the row's number there, and the rows before the block."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.order.random_access import Rows
 from arrowflow.ops.order.source_order import Block, Blocks
 from arrowflow.ops.order.spans import Places
 from arrowflow.ops.sources.dealt import DealtSource
@@ -40,6 +42,7 @@ class Range(DealtSource):
         step: The difference from a number to the next.
         blocks: How a `shuffle` after it orders the numbers, or None.
         in_place: Whether a global `shuffle` after it chooses the numbers.
+        split_rows: Rows of a split.
     """
 
     name: ClassVar[str] = "range"
@@ -50,6 +53,7 @@ class Range(DealtSource):
     step: int
     blocks: Blocks | None = None
     in_place: bool = False
+    split_rows: int = field(default=MAX_CHUNK_ROWS, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns start, stop and step."""
@@ -65,7 +69,7 @@ class Range(DealtSource):
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Takes the order over, for blocks of numbers."""
-        return dataclasses.replace(self, blocks=Blocks.of(order))
+        return dataclasses.replace(self, blocks=Blocks.of(order, self.split_rows))
 
     def in_lane(self, lane: Lane) -> Self:
         """Takes the lane's part of the numbers, or of the order of their blocks."""
@@ -83,7 +87,7 @@ class Range(DealtSource):
         if self.in_place or (self.blocks is not None and epoch is None):
             return None
         if self.blocks is None or epoch is None:
-            return (rows // MAX_CHUNK_ROWS,), rows - rows % MAX_CHUNK_ROWS
+            return (rows // self.split_rows,), rows - rows % self.split_rows
         turn, before = self.blocks.behind(rows, len(range(self.start, self.stop, self.step)), epoch)
         return (turn,), before
 
@@ -97,18 +101,24 @@ class Range(DealtSource):
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: RangeKernel(self.of_epoch(context.epoch), context.epoch),
+                make=self.kernel,
                 position=Shape(tuple[int]),
                 engine="numpy",
             ),
         )
 
+    def kernel(self, context: Context) -> RangeKernel:
+        """Returns the kernel of one stream."""
+        node = self.of_epoch(context.epoch)
+        return RangeKernel(node, context.epoch, Uncounted(range(node.start, node.stop, node.step)))
+
 
 class RangeKernel(SourceKernel):
     """One task per split, or one task at all if rows stay in place; the position is (splits done,)."""
 
-    def __init__(self, node: Range, epoch: int) -> None:
-        self._numbers = range(node.start, node.stop, node.step)
+    def __init__(self, node: Range, epoch: int, rows: NumberedRows) -> None:
+        self._rows = rows
+        self._split_rows = node.split_rows
         self._in_place = node.in_place
         self._blocks = node.blocks
         self._epoch = epoch
@@ -121,25 +131,35 @@ class RangeKernel(SourceKernel):
             return
         for block in self._splits():
             if block.turn >= first:
-                yield Task(block, Origin(block.number), 8 * (block.stop - block.start))
+                yield Task(block, Origin(block.number), self._part(block).num_bytes)
 
     def _splits(self) -> Iterator[Block]:
-        rows = len(self._numbers)
+        rows, size = self._rows.num_rows, self._split_rows
         if self._blocks is not None:
             return self._blocks.of_epoch(rows, self._epoch)
-        starts = range(0, rows, MAX_CHUNK_ROWS)
-        return (
-            Block(turn, turn, start, min(start + MAX_CHUNK_ROWS, rows)) for turn, start in enumerate(starts)
-        )
+        starts = enumerate(range(0, rows, size))
+        return (Block(turn, turn, start, min(start + size, rows)) for turn, start in starts)
+
+    def _part(self, block: Block) -> NumberedRows:
+        return self._rows.slice(block.start, block.stop - block.start)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the split's numbers as one chunk."""
+        """Yields the split's rows as one chunk."""
         if self._in_place:
-            yield Made(Uncounted(self._numbers), (1,))
+            yield Made(self._rows, (1,))
             return
         block: Block = task.payload
-        part = self._numbers[block.start : block.stop]
-        yield Made(Uncounted(part).gather(np.arange(len(part), dtype=np.int64)), (block.turn + 1,))
+        yield Made(self._part(block).everything(), (block.turn + 1,))
+
+
+class NumberedRows(Rows, Protocol):
+    """Rows that follow from their numbers."""
+
+    def slice(self, offset: int, length: int | None = None) -> NumberedRows:
+        """See `Rows.slice`."""
+
+    def everything(self) -> pa.RecordBatch:
+        """Returns all of them, in order, as new memory."""
 
 
 class Uncounted(NamedTuple):
@@ -162,6 +182,10 @@ class Uncounted(NamedTuple):
     def slice(self, offset: int, length: int | None = None) -> Uncounted:
         """See `Rows.slice`."""
         return Uncounted(self.numbers[offset:][:length])
+
+    def everything(self) -> pa.RecordBatch:
+        """See `NumberedRows.everything`."""
+        return self.gather(np.arange(len(self.numbers), dtype=np.int64))
 
     def gather(self, places: Places) -> pa.RecordBatch:
         """See `Rows.gather`."""
