@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -21,7 +19,6 @@ from arrowflow.features.quantiles import Quantiles
 from arrowflow.observe.whole_file import write_whole
 
 VERSION: Final = 1
-MOST_IN_A_BYTE: Final = 255
 
 
 class FeatureStatistics:
@@ -105,13 +102,8 @@ class FeatureStatistics:
 
         NaN is in the last bucket, and null stays null.
         """
-        found = self.boundaries(column)
-        # NumPy compares whole numbers with whole numbers alone, and adds bytes fast: 15 boundaries take 8 ns a row, as floats
-        # and int32 28 ns in Polars.
-        whole = all(each.is_integer() for each in found)
-        type = pl.UInt8 if len(found) <= MOST_IN_A_BYTE else pl.Int32
-        reached = [(pl.col(column) >= (int(each) if whole else each)).cast(type) for each in found]
-        return _sum(reached).cast(pl.Int32)
+        boundaries = pl.lit(pl.Series(self.boundaries(column), dtype=pl.Float64)).implode()
+        return call("bucketize", 0, [pl.col(column), boundaries], pl.Int32)
 
     def index(self, column: str, *, oov: int = 0) -> pl.Expr:
         """Returns the place of each value in the vocabulary, from 1 on, as uint32; 0 for null.
@@ -229,13 +221,6 @@ class FeatureStatistics:
             kind = "has no value but nulls and NaN" if found.count == 0 else "has no numbers"
             raise DataError(f"column {name!r} {kind}, so it has no mean, ends or quantiles; leave it out")
         return found
-
-
-def _sum(parts: list[pl.Expr]) -> pl.Expr:
-    """Returns the sum as a tree without deep branches, for which Python's stack would be too short."""
-    while len(parts) > 1:
-        parts = [reduce(add, parts[at : at + 2]) for at in range(0, len(parts), 2)]
-    return parts[0]
 
 
 def _stored(column: Column) -> dict[str, Any]:

@@ -102,16 +102,20 @@ def test_expressions_are_those_of_polars(stats: af.FeatureStatistics) -> None:
     ]
 
 
-@pytest.mark.parametrize("type", [pl.Int8, pl.Int64, pl.UInt64, pl.Float32, pl.Float64])
+@pytest.mark.parametrize("type", [pl.Int8, pl.Int64, pl.UInt64, pl.Float32, pl.Float64, pl.Decimal(9, 2)])
 @pytest.mark.parametrize("buckets", [5, 300])
-def test_buckets_of_whole_numbers(type: Any, buckets: int) -> None:
-    """The boundaries are whole numbers, and columns of other types than the fitted one are compared with them."""
+def test_buckets_of_other_types(type: Any, buckets: int) -> None:
+    """Columns of other types than the fitted one are compared with its boundaries, in Polars, too."""
     stats = af.range(-500, 10_000).fit(quantiles={"id": buckets})
     boundaries = stats.boundaries("id")
     table = pl.DataFrame({"id": pl.Series([0, None, 1, 34, 127], dtype=type)})
-    found = af.from_arrow(table).select(bucket=stats.bucketize("id")).to_table()["bucket"]
+    found = af.from_arrow(table).skip(1).select(bucket=stats.bucketize("id")).to_table()["bucket"]
     expected = np.searchsorted(boundaries, [0, 1, 34, 127], side="right").tolist()
-    assert found.type == pa.int32() and found.to_pylist() == [expected[0], None, *expected[1:]]
+    assert found.type == pa.int32() and found.to_pylist() == [None, *expected[1:]]
+    assert table.select(stats.bucketize("id"))["id"].to_list() == [expected[0], None, *expected[1:]]
+    if table["id"].dtype.is_float():
+        last = table.with_columns(pl.lit(math.nan, dtype=type).alias("id")).select(stats.bucketize("id"))
+        assert last["id"].to_list() == [len(boundaries)] * 5
 
 
 def test_nothing_depends_on_how_rows_are_cut_or_on_threads(

@@ -222,7 +222,9 @@ def _own_function(call: Call, type: pa.DataType, most: int | None = None) -> Com
     words = None
     for constants in call.args[1:]:
         assert isinstance(constants, Literal) and constants.type is not None
-        dtype = pl.String if pa.types.is_string(constants.type.value_type) else pl.Int64
+        kind = constants.type.value_type
+        numbers = pl.Float64 if pa.types.is_floating(kind) else pl.Int64
+        dtype = pl.String if pa.types.is_string(kind) else numbers
         words = pl.Series(constants.value[:most], dtype=dtype)  # type: ignore[index]
     return function(call.function.removeprefix(OWN), words, type)
 

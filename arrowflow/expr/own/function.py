@@ -13,12 +13,14 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
+from arrowflow.expr.own.buckets import Buckets
 from arrowflow.expr.own.hash_bucket import HashBucket
 from arrowflow.expr.own.places import Index, OneHot
 
 Compute = Callable[[pa.Array], pa.Array]
 
 FUNCTIONS: Final[dict[str, Callable[[int, pl.Series | None, pa.DataType], Compute]]] = {
+    "bucketize": Buckets.of,
     "hash_bucket": HashBucket.of,
     "index": Index.of,
     "one_hot": OneHot.of,

@@ -51,10 +51,13 @@ class HashBucket:
     def __call__(self, array: pa.Array) -> pa.Array:
         """Returns the bucket of each value."""
         buckets = (hashes(array) % np.uint64(self.buckets)).view(np.int64)
-        valid = array.is_valid() if array.null_count else None
-        return pa.Array.from_buffers(
-            pa.int64(), len(array), [None if valid is None else valid.buffers()[1], pa.py_buffer(buckets)]
-        )
+        return with_nulls_of(array, buckets, pa.int64())
+
+
+def with_nulls_of(array: pa.Array, values: Array, type: pa.DataType) -> pa.Array:
+    """Returns the values as an array of `type` with the nulls of another array."""
+    valid = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(type, len(array), [valid, pa.py_buffer(values)])
 
 
 def hashes(array: pa.Array) -> Array:

@@ -6,8 +6,12 @@ listed here pass. Names are the names in Polars' own serialisation, of the oldes
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
+
+import polars as pl
 
 from arrowflow.expr.parse.lifted import OwnFunction
 
@@ -43,6 +47,8 @@ _TOP: Final = frozenset(
         "Hash",
         "AsStruct",
         "RepeatBy",
+        "Cut",
+        "Bin",
     ]
 )
 _FAMILIES: Final = {
@@ -149,7 +155,33 @@ def _cast(body: Json) -> Iterator[str]:
         yield "a cast to a type that is computed"
     elif isinstance(target, dict) and "Categorical" in target:
         yield "a cast to Categorical (its codes depend on the data; take pl.Enum or pl.String)"
-    yield from _faults(body["expr"])
+    if target == "String" or (isinstance(target, dict) and "Enum" in target):
+        yield from _faults(_texts_of_cut(body["expr"]))
+    else:
+        yield from _faults(body["expr"])
+
+
+def _texts_of_cut(node: Json) -> Json:
+    """Returns what is cut to intervals, if the texts of these are all that is read of `node`; else `node`."""
+    match node:
+        case {"Function": {"input": [value], "function": {"Cut": {"include_breaks": False}}}}:
+            return value
+    return node
+
+
+def _has_breaks(settings: Json) -> bool:
+    match settings:
+        case {"method": {"Intervals": {"spec": {"Breaks": _}}}}:
+            return True
+    return False
+
+
+@cache
+def _cuts_to_enum() -> bool:
+    """Polars 1 makes a Categorical."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Polars 2 has another name for it
+        return isinstance(pl.Series([0.0]).cut([1.0]).dtype, pl.Enum)
 
 
 def _binary(body: Json) -> Iterator[str]:
@@ -238,6 +270,10 @@ def _function(body: Json) -> Iterator[str]:
         yield f"`{name.lower()}`"
     elif name == "Strptime" and settings[1]["format"] is None:
         yield "parsing text without `format=` (it is guessed from the first values)"
+    elif name == "Bin" and not _has_breaks(settings):
+        yield "bins whose borders depend on the values (take `bin_intervals` with a list of borders)"
+    elif name == "Cut" and not _cuts_to_enum():
+        yield "`cut` to a Categorical (its codes depend on the data; add `.cast(pl.String)` or `.cast(pl.Enum([…]))`)"
     args = list(body["input"])
     first, last = _CONSTANTS.get((family, name), (0, 0))
     for arg in args[first:last]:

@@ -279,6 +279,7 @@ literal Scalar: pl.lit("a")
 literal Series: c("n").is_in(pl.Series([1, 2]))
 """
 POLARS_BEFORE_2: Final = """
+function Cut: c("n").cut([0.5, 2]).cast(pl.String)
 operator Divide: pl.sql_expr("n / m")
 function TemporalExpr.Datetime: c("t").dt.datetime()
 function TemporalExpr.WithTimeUnit: c("t").dt.with_time_unit("ms")
@@ -295,6 +296,8 @@ function ArrayExpr.Reverse: c("a").arr.reverse()
 function StructExpr.WithFields: c("x").struct.with_fields(pl.field("z") + 1)
 """
 POLARS_SINCE_2: Final = """
+function Cut: c("n").cut([0.5, 2])
+function Bin: c("n").bin_intervals([0.5, 2], labels=False)
 node StructEval: c("x").struct.with_fields(pl.field("z") + 1)
 operator RustDivide: binary("RustDivide")
 operator TruncDivide: c("n").truncdiv(2)
@@ -316,6 +319,7 @@ variant WithFields: c("x").struct.with_fields(c("n") + 1)
 POLARS_REFUSED: Final = """
 the aggregate `mean`: c("n") - c("n").mean()
 `sort`: c("n").sort()
+`qcut`: c("n").qcut([0.5])
 `sortby`: c("n").sort_by("m")
 `cumsum`: c("n").cum_sum()
 `shift`: c("n").shift()
@@ -382,9 +386,11 @@ the aggregate `max`: c("x").struct.with_fields(c("n").max())
 `argwhere`: pl.arg_where(c("p"))
 """
 POLARS_REFUSED_BEFORE_2: Final = """
+`cut` to a Categorical: c("n").cut([0.5, 2]).to_physical()
 `Window` inside `eval`: c("l").list.eval(pl.element().sum().over(pl.element()))
 """
 POLARS_REFUSED_SINCE_2: Final = """
+bins whose borders depend on the values: c("n").bin_quantiles([0.5], labels=False)
 `isbusinessday` of another expression: c("d").dt.is_business_day(holidays=c("e"))
 `addbusinessday` of another expression: c("d").dt.add_business_days(1, holidays=c("e"))
 `businessdaycount` of another expression: pl.business_day_count("d", "e", holidays=c("e"))

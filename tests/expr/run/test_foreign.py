@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 from typing import Any, Final
 
@@ -52,6 +53,24 @@ def rows() -> pa.RecordBatch:
 def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     borders = [0, 1, 3, 100, 101, 150, 152, 200, 299, 300]
     return [batch.slice(start, stop - start) for start, stop in pairwise(borders)]
+
+
+def test_values_are_cut_at_fixed_borders() -> None:
+    """A chunk without some of the intervals has the codes of all."""
+    borders, batch = [-5.0, 0.0, 7.5], rows()
+    labels = ["lowest", "low", "high", "highest"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Polars 2 has another name
+        cut_to_enum = c("x").cut(borders, labels=labels).cast(pl.Enum(labels))
+    sources: dict[str, Any] = {"cut": cut_to_enum}
+    if hasattr(pl.Expr, "bin_intervals"):
+        sources["bins"] = c("x").bin_intervals(borders, labels=False, right_closed=True)
+    outputs = [(name, parse_expression(source, operator="select")) for name, source in sources.items()]
+    program = compile_steps([Project(tuple(outputs))], batch.schema)
+    found = pl.concat([pl.DataFrame(program.run(part)) for part in cut(batch)])
+    expected = np.searchsorted(borders, batch["x"].to_numpy())
+    assert found["cut"].to_physical().to_list() == expected.tolist()
+    assert "bins" not in sources or found["bins"].to_list() == expected.tolist()
 
 
 @pytest.mark.parametrize("source", CONSTANT_IN_CHUNKS, ids=range(len(CONSTANT_IN_CHUNKS)))
