@@ -118,8 +118,12 @@ def least(stages: Sequence[StageStatistics], statistics: Statistics, cpu_budget:
     """
     found = [(statistics.seconds - statistics.waited_seconds, "your own step")]
     if stages:
-        cores = sum(stage.core_seconds for stage in stages)
-        found.append((cores / cpu_budget, phrase(max(stages, key=lambda stage: stage.core_seconds))))
+        found.append(
+            (
+                _core_seconds(stages, statistics) / cpu_budget,
+                phrase(max(stages, key=lambda stage: stage.core_seconds)),
+            )
+        )
     locked = [stage for stage in stages if LOCK in stage.limits.reason]
     if locked:
         seconds = sum(stage.cpu_seconds for stage in locked)
@@ -132,6 +136,15 @@ def least(stages: Sequence[StageStatistics], statistics: Statistics, cpu_budget:
             for calls, why in _most_calls(stage)
         ]
     return max(found, key=lambda each: each[0])
+
+
+def _core_seconds(stages: Sequence[StageStatistics], statistics: Statistics) -> float:
+    """Returns the core seconds of stages: of pools no more than the process used, as their calls wait on a busy machine."""
+    cores = sum(stage.core_seconds for stage in stages)
+    is_here = all(
+        "polars" in stage.engine for stage in stages if stage.foreign
+    )  # and not in worker processes
+    return min(cores, statistics.cpu_seconds) if is_here and statistics.cpu_seconds else cores
 
 
 def _most_calls(stage: StageStatistics) -> Iterator[tuple[int, str]]:

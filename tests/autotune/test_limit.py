@@ -182,6 +182,15 @@ def test_a_stage_of_few_calls_uses_no_more_cores() -> None:
     assert found == (0.8, "map, which makes 4 calls in all,")
 
 
+def test_pools_use_no_more_than_the_process() -> None:
+    """On a busy machine calls take longer, and what they take of the budget is not what they use."""
+    fields: dict[str, Any] = {"foreign": True, "cost": "computes", "calls": 100, "busy_seconds": 20.0}
+    pool, processes = (stage("map", engine=engine, **fields) for engine in ("arrow+polars", "python"))
+    cpu: dict[str, Any] = {"waited_seconds": 10.0, "cpu_seconds": 8.0}
+    assert forecast(run(pool, **cpu), 1).rows_per_second == pytest.approx(1000 / (8 + 6))
+    assert forecast(run(processes, **cpu), 1).rows_per_second == pytest.approx(1000 / 20)
+
+
 def test_what_is_not_explained_stays() -> None:
     """Of 10 s, cores need 2: the cure is another one."""
     part = stage("read_parquet", cost="computes", calls=100, busy_seconds=4.0, cpu_seconds=4.0)
