@@ -45,9 +45,14 @@ NAMES = (
     "images",
     "join",
     "features",
+    "sources",
 )
 
-NEEDS = {"cluster": "ray", **dict.fromkeys(("handover", "torch_wide", "beside", "images"), "torch")}
+NEEDS = {
+    "cluster": "ray",
+    "sources": "deltalake",
+    **dict.fromkeys(("handover", "torch_wide", "beside", "images"), "torch"),
+}
 """The extras that some of them need."""
 
 
