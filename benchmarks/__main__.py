@@ -46,9 +46,14 @@ NAMES = (
     "join",
     "features",
     "what_if",
+    "sources",
 )
 
-NEEDS = {"cluster": "ray", **dict.fromkeys(("handover", "torch_wide", "beside", "images"), "torch")}
+NEEDS = {
+    "cluster": "ray",
+    "sources": "deltalake",
+    **dict.fromkeys(("handover", "torch_wide", "beside", "images"), "torch"),
+}
 """The extras that some of them need."""
 
 
