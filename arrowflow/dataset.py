@@ -2954,7 +2954,6 @@ class Dataset:
                 "fit: there are no rows, so no column has a mean or a vocabulary; look at filters and paths"
             )
         fitting.check_finite(columns)
-        fitting.check_finite(columns)
         return FeatureStatistics(columns)
 
     def describe(self) -> pl.DataFrame:

@@ -25,7 +25,7 @@ def hash_bucket(column: str | pl.Expr, n: int) -> pl.Expr:
         >>> import arrowflow as af
         >>> users = af.from_numpy({"city": ["Oslo", "Lima", "Oslo"], "user": [7, 8, 9]})
         >>> users.select(af.hash_bucket("city", 1024)).to_table()["city"].to_pylist()
-        [8, 8, 8]
+        [776, 458, 776]
         >>> train = users.filter(af.hash_bucket("user", 10) < 8)  # all rows of a user are in one part
     """
     if type(n) is not int or not 0 < n < 1 << 63:

@@ -34,7 +34,7 @@ class Function:
     Examples:
         >>> import polars as pl
         >>> pl.select(call("hash_bucket", 10, [pl.lit("Oslo")], pl.Int64)).item()
-        5
+        8
     """
 
     __slots__ = ("name",)

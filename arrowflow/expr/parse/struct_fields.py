@@ -13,6 +13,7 @@ def struct_fields(text: str) -> dict[str, frozenset[str]]:
     """Returns the columns of which the expression with the JSON form `text` reads single fields alone, with the fields.
 
     Examples:
+        >>> import polars as pl
         >>> text = (pl.col("s").struct.field("a") + pl.col("x")).meta.serialize(format="json")
         >>> struct_fields(text)
         {'s': frozenset({'a'})}
