@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS
+from arrowflow.executor import keeping
 from arrowflow.executor.failure import located
 from arrowflow.executor.limits import (
     FIRST_CALL_BYTES,
@@ -58,6 +59,9 @@ class ParallelQueue(Queue):
         self._lends = isinstance(head, SourceKernel) and head.lends
         self.allocates = not self._lends or bool(kernels)
         self._extends = self.plan.buffer_items is None and self.run.options.autotune
+        self._kept = self.plan.keeps
+        if self._kept is not None:
+            keeping.join(self.run.ledger, self._kept)
         self._tasks = tasks
         self._failure: BaseException | None = None  # of the tasks; comes after all that they yielded
         self._next_number = 0  # of the next input
@@ -230,6 +234,8 @@ class ParallelQueue(Queue):
             self._suspended -= 1
         else:
             item: Any = self._next_task if self.upstream is None else self.upstream.out.popleft()
+            if self._kept is not None:
+                item, estimate = self._with_kept(item, estimate)
             slot = Slot(item, self._next_number)
             self._next_number += 1
             if self._tasks is not None:
@@ -243,6 +249,18 @@ class ParallelQueue(Queue):
             ledger.reserve(estimate.least)
             ledger.spared += estimate.most - estimate.least
         return slot
+
+    def _with_kept(self, item: Item, estimate: Estimate) -> tuple[Item, Estimate]:
+        """Returns an input that holds what is kept of it, with claims on that, and the bytes that the rest takes."""
+        reader = self._reader
+        assert reader is not None
+        payload, found = reader.holding(item.chunk)
+        if not found:
+            return item, estimate
+        self.run.kept_rows += sum(kept.chunk.num_rows for kept in found)
+        claims = [self.run.ledger.charge(kept.buffers) for kept in found]
+        estimate = self.sizes.of_told(reader.num_bytes(payload), reader.most_bytes(payload))
+        return item._replace(chunk=payload, ticket=(item.ticket, *claims)), estimate
 
     def complete(self, call: Slot) -> None:
         """Charges what a call made and delivers what is in line."""
@@ -276,6 +294,9 @@ class ParallelQueue(Queue):
             self.sizes.made_bytes += made
         self._learn(call, made)
         call.buffers.clear()
+        if call.group is not None and self._kept is not None:
+            keeping.add(ledger, self._kept, call.group)
+            call.group = None
         if call.done:
             call.item = NOTHING  # lets go of the input while the results wait for their turn
         self._deliver(call)
