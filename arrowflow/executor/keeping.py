@@ -133,9 +133,9 @@ def _drop(kept: KeptChunks, excess: int, ledger: Ledger | None) -> int:
             gone.append(group)
     for group in gone:
         _tell(kept, group, is_new=False)  # before the memory goes: its address may be another buffer's then
-        kept.groups.pop(group, None)
-        for key in group.chunks:
+        for key in group.chunks:  # first: an interrupt must leave no chunk without its group
             kept.chunks.pop(key, None)
+        kept.groups.pop(group, None)
         kept.num_bytes = max(0, kept.num_bytes - group.num_bytes)  # 0 if the plan went meanwhile
     if gone:
         kept.most_bytes = kept.num_bytes

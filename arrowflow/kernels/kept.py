@@ -112,8 +112,9 @@ class KeptChunks:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of the rows of all chunks that were made so far, kept or not."""
-        return sum(list(self.sizes.values()))
+        """The bytes of all chunks that were made so far, kept or not."""
+        sizes, chunks = self.sizes.copy(), self.chunks
+        return self.num_bytes + sum(size for key, size in sizes.items() if key not in chunks)
 
     def facts(self) -> tuple[str, ...]:
         """Returns how much is kept, for people."""
