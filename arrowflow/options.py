@@ -85,7 +85,7 @@ class Options(Settings):
         cpu_budget: Calls that compute at the same time; calls that wait come on top. Default: the cores that this
             process may use, which live pipelines share.
         ram_budget: Bytes (a number, or a text like `"512MiB"`) that the pipeline may hold in queues, work in flight,
-            windows, reorder buffers and memory caches. Memory kept for reuse comes on top. It is at most 1/16 of the
+            windows, reorder buffers, memory caches and chunks for later epochs. Memory kept for reuse comes on top. It is at most 1/16 of the
             budget in each operator that makes large columns, plus the reserve of Arrow's allocator. Your own tables
             and arrays do not count. One call at a time may exceed the budget, by the chunk that it makes and the one
             that it makes it of. A function's calls are foreseen from its results so far. Where rows suddenly become
@@ -103,9 +103,10 @@ class Options(Settings):
             that was taken with others is refused. Default: 4 MiB.
         close_timeout: Seconds that `close()` waits for a user function that does not return. Then `close()` kills a
             function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
-        keep: How much of what is decoded is kept in memory for later epochs of the same dataset or loader. `"auto"` keeps
-            what fits into half of `ram_budget`. A size (`"4GiB"`) keeps so much of the budget, and prepares for the second
-            epoch in the first one. False keeps nothing. Default: `"auto"`.
+        keep: The memory for decoded rows of local files, which later epochs of the same dataset or loader then do not decode
+            again. It is part of `ram_budget`, and goes before any call waits. `"auto"` is half of the budget, of which the
+            first epoch takes 256 MiB at most. A size, as `"4GiB"`, may be taken from the first epoch on. False keeps nothing.
+            Default: `"auto"`.
         retries: How often a read of a file that is not local is tried again after a failure that may pass: a time-out, a
             connection that broke, HTTP 429 or 5xx, too few bytes. Each range of bytes counts by itself. The waits between
             tries grow, and are drawn at random. Failures that another try would meet again, such as 403 and 404, raise at once.

@@ -31,7 +31,9 @@ Success
        for. If one more chunk would exceed a budget that a boundary's kept rows use up, the run ends with a
        `BudgetError` that names a budget.
     i. In the first run of a pipeline, calls that wait ask for few bytes beside each other, and for more as bytes come.
-    j. So the ledger's peak is the budget, and the largest call: the chunk that it makes, its scratch, and the chunks that
+    j. Chunks that are kept for later epochs are no bytes in use, and go where bytes are reserved (see `keeping`). So no
+       call waits for them. The ledger's peak counts them.
+    k. So the ledger's peak is the budget, and the largest call: the chunk that it makes, its scratch, and the chunks that
        its input stands on. Two things come on top. Of operators whose chunks exceed the budget each, one of each is
        there. And calls in flight may make more than twice of that which all calls before foretold, as where rows grow
        from one file to the next.

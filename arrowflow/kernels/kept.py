@@ -6,13 +6,14 @@ chunk is the same in every epoch, whatever the order. Decisions:
 * **Where.** The prepared plan owns one `KeptChunks` for each of its sources. All runs of it share that object: those of
   one loader after another, of one dataset, and the streams of a `repeat`. A plan is prepared anew where a file has
   changed. So chunks never outlive the files that they were made of, and they go with the plan.
-- **Key.** A chunk's key is its split and the rows of the split. Its position is no part of it: positions depend on the
+* **Key.** A chunk's key is its split and the rows of the split. Its position is no part of it: positions depend on the
   order of an epoch, so the reader computes them anew. Nothing else of a chunk depends on the epoch.
 * **What.** The part of the plan that runs in the call of the reader, see `KernelSpec.repeats`. Functions of users never do.
 * **Which.** The first that fit stay, as epochs come around to each split equally often. The last ones go first.
-* **Copies.** A chunk is kept as it is, if what one call made pins hardly more than its rows, and nobody else may write
+* **When.** A chunk is kept as it is, if what one call made pins hardly more than its rows, and nobody else may write
   its memory. Other chunks are copied when their split is decoded for the second time: nobody copies for a single epoch.
-  A plan whose batches are the source's own memory delivers copies of kept chunks, so its consumer may write them.
+  If a user asks for a size, chunks are copied the first time.
+* **Copies.** A plan whose batches are the source's own memory delivers copies of kept chunks, so its consumer may write them.
 * **Bytes.** The executor counts kept chunks in the ledger, apart from what is used: see `executor.keeping`.
 """
 
@@ -25,6 +26,10 @@ import pyarrow as pa
 
 PINNED_SHARE: Final = 1.25
 """Chunks are kept as they are if their buffers take no more than this, for each byte of their rows."""
+
+FIRST_BYTES: Final = 256 << 20
+"""Most bytes that are kept of splits that were decoded once: a single epoch shall cost nothing, and kept memory is not used
+again. To get 1 GiB anew takes 0.1 s, but 2 s in some virtual machines, which get each page from their host at its first use."""
 
 PADDING: Final = 64
 """The same, for each buffer: that of eight flags takes a byte."""
@@ -143,9 +148,10 @@ class KeptChunks:
         if not self.has_room(num_bytes):
             return None
         pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
-        if self.copies or sum(pinned.values()) > PINNED_SHARE * num_bytes + PADDING * len(pinned):
-            if not again:
-                return None
+        copies = self.copies or sum(pinned.values()) > PINNED_SHARE * num_bytes + PADDING * len(pinned)
+        if not again and (copies or self.num_bytes + num_bytes > FIRST_BYTES):
+            return None
+        if copies:
             found = [(key, copied(chunk), {}) for key, chunk, _ in found]
             found = [(key, chunk, sizes_of(chunk)) for key, chunk, _ in found]
             pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
