@@ -74,6 +74,7 @@ def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
         new = ledger.uncounted(group.buffers)
         has_room = held + group.num_bytes <= most and ledger.held + new <= ledger.budget
         if not has_room or not kept.has_room(group.num_bytes):
+            kept.most_bytes = kept.num_bytes + group.num_bytes - 1  # so that nobody copies it in each epoch
             return False
         if not kept.chunks.keys().isdisjoint(group.chunks) or ledger.holds(group.buffers):
             return False

@@ -80,7 +80,7 @@ class KeptChunks:
         chunks: The chunks by key.
         groups: The groups, in the order in which they came.
         num_bytes: Their bytes.
-        most_bytes: The bytes that stayed when others had to go; None before that.
+        most_bytes: The most bytes that it takes, since others had to go, or did not fit; None before that.
         sizes: The bytes of the rows of every chunk that was made so far, by key.
         ledgers: Weak references to the ledgers of the runs that count the chunks; replaced as a whole.
     """

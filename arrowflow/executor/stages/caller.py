@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,13 +16,15 @@ from arrowflow.executor.ledger import Buffers, buffers_of
 from arrowflow.executor.stages.base import Queue
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
 from arrowflow.executor.workers.worker import Worker
-from arrowflow.kernels.items import Item, Made, Origin, Outcome, Payload, Task
+from arrowflow.kernels.items import Item, Made, Origin, Outcome, Payload, Task, Ticket
 from arrowflow.kernels.kept import KeptGroup, Key
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
 from arrowflow.observe.timeline import CONSUMER
 from arrowflow.plan.position import Position
 
 NOTHING = Task(None, Origin(0))
+REUSED: Buffers = {}
+"""The buffers of a chunk that was kept, which the call has claimed already."""
 
 
 class Slot:
@@ -39,6 +42,7 @@ class Slot:
         iterator: What is left of it.
         results: Chunks that wait for their turn.
         buffers: The buffers of the latest of these, since it was started or went on.
+        claims: Claims on what is kept of the input, one for each chunk of it that was not made yet.
         done: Whether it makes no further chunk.
         error: Why it makes none, if not because it was finished.
         left_out: Bad rows since it was started or went on.
@@ -48,6 +52,7 @@ class Slot:
 
     __slots__ = (
         "buffers",
+        "claims",
         "done",
         "error",
         "estimate",
@@ -72,6 +77,7 @@ class Slot:
         self.iterator: Iterator[Made] | None = None
         self.results: list[Item] = []
         self.buffers: list[Buffers] = []
+        self.claims: deque[Ticket] = deque()
         self.running = self.done = False
         self.error: BaseException | None = None
         self.left_out: LeftOut = NO_BAD_ROWS
@@ -112,6 +118,7 @@ class ParallelCaller(Caller):
         self.kernels = kernels
         self.passes = isinstance(head, ReaderKernel) and head.passes
         self._kept = self.plan.keeps if queue.run.keeps else None
+        self._delivers_copies = self.plan.keeps is not None and self.plan.keeps.copies
         self._titles = [spec.title or spec.operator for spec in self.plan.kernels]
         self._where = queue.where
 
@@ -218,4 +225,4 @@ class ParallelCaller(Caller):
             call.buffers.append({})
         else:
             call.results.append(Item(chunk, position, None, origin))
-            call.buffers.append(buffers_of(chunk))
+            call.buffers.append(REUSED if is_kept and not self._delivers_copies else buffers_of(chunk))

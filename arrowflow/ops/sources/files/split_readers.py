@@ -92,6 +92,7 @@ class SplitReader(ReaderKernel):
     ) -> None:
         self._node = node
         self._kept = kept
+        self._looked_at: tuple[SplitTask | None, int] = None, 0  # and its bytes
         self._survivors = survivors
         self._sizes = sizes or SplitSizes(node.operator, node.format, MAX_SIZE)
         self._format = node.decoder(num_threads)
@@ -103,10 +104,14 @@ class SplitReader(ReaderKernel):
         """Returns output and scratch of the wanted columns; of kept chunks what their copies take."""
         if (kept := self._kept) is None or not kept.chunks:
             return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
-        found = [(task, task.kept or kept.chunks.get(task.kept_key)) for task in payload.splits]
-        rest = [task for task, chunk in found if chunk is None]
-        copies = sum(sum(chunk.buffers.values()) for _, chunk in found if chunk is not None and kept.copies)
-        return copies + sum(self._sizes.num_bytes(task) + self._folder_bytes(task) for task in rest)
+        if (
+            self._looked_at[0] is not payload
+        ):  # a run has up to 64 splits; what goes meanwhile is told when it starts
+            found = [(task, task.kept or kept.chunks.get(task.kept_key)) for task in payload.splits]
+            rest = [self._sizes.num_bytes(task) + self._folder_bytes(task) for task, one in found if not one]
+            copies = [sum(one.buffers.values()) for _, one in found if one and kept.copies]
+            self._looked_at = payload, sum(rest) + sum(copies)
+        return self._looked_at[1]
 
     def most_bytes(self, payload: SplitTask) -> int:
         """Returns the same, or a size that never fits while the size of a column is unknown."""
@@ -114,9 +119,9 @@ class SplitReader(ReaderKernel):
 
     def holding(self, payload: SplitTask) -> tuple[SplitTask, Sequence[KeptChunk]]:
         """Returns the task with what is kept of its splits."""
-        if self._kept is None or not (chunks := self._kept.chunks):
-            return payload, ()
-        payload = payload.holding(chunks)
+        self._looked_at = None, 0
+        chunks = {} if self._kept is None else self._kept.chunks
+        payload = payload.holding(chunks) if chunks else payload
         return payload, [task.kept for task in payload.splits if task.kept is not None]
 
     def _folder_bytes(self, payload: SplitTask) -> int:
@@ -151,8 +156,7 @@ class SplitReader(ReaderKernel):
         together = isinstance(self._format, RunFormat)
         run: list[SplitTask] = []
         for task in tasks:
-            is_kept = task.kept is not None or (run and run[-1].kept is not None)
-            if run and not (together and not is_kept and task.follows(run[-1])):
+            if run and not (together and task.follows(run[-1])):
                 yield run
                 run = []
             run.append(task)
@@ -220,8 +224,7 @@ class SplitReader(ReaderKernel):
         if self._node.lane is not None and chunk.nbytes > LARGE_BYTES:
             yield Made(chunk.slice(0, half), task.position(row + half), False, task.key, more=True)
             chunk = chunk.slice(half)
-        is_whole = (row, row + rows) == (task.start, task.stop)
-        key = task.kept_key if self._kept is not None and is_whole else None
+        key = task.kept_key if self._kept and (row, row + rows) == (task.start, task.stop) else None
         yield Made(chunk, task.position(row + rows), last, task.key, key=key)
 
     def _learn(self, payload: SplitTask, chunk: Any) -> None:

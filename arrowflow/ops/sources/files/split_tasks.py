@@ -192,6 +192,8 @@ class SplitTask(NamedTuple):
             and (self.start, self.stop) == (0, self.split.num_rows)
             and last.stop == last.split.num_rows
             and not last.is_piece
+            and self.kept is None
+            and last.kept is None
         )
 
     @property
