@@ -10,29 +10,47 @@ Runs of one plan count its chunks each, as they count a cache in memory. Between
 that divide the memory of the process, see `workers.cores`, count them as `idle`, and take them once their own are gone.
 
 A run changes its own ledger under its own lock. It tells other ledgers by `Ledger.told`, which needs no lock. The lock
-of this module is the innermost one, and no thread waits under it. A finalizer may end a run in the middle of a change of
-another one, so the lock is re-entrant, and a change never leaves a loop over a dict that the finalizer may change.
+of this module is the innermost one. In the middle of a change the garbage collector may close another run, and so wait for
+that run's lock, while a worker of that run waits here. So the lock is re-entrant, and nobody waits for it for long: who does
+not get it keeps nothing, or takes bytes back at the next call.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from arrowflow.executor.ledger import Ledger
 from arrowflow.kernels.kept import KeptChunks, KeptGroup
+
+PATIENCE_SECONDS: Final = 0.05
+"""A change takes some microseconds."""
 
 
 class _Process:
     """The state that the runs of this process share.
 
     Attributes:
-        lock: Guards all changes.
+        lock: Guards all changes; see `_changing`.
         idle: Kept chunks that no live run counts, of plans that divide the memory of the process. Replaced as a whole.
     """
 
     lock = threading.RLock()
     idle: tuple[weakref.ref[KeptChunks], ...] = ()
+
+
+@contextmanager
+def _changing() -> Iterator[bool]:
+    """Holds the lock, and tells whether it came in time."""
+    in_time = _Process.lock.acquire(timeout=PATIENCE_SECONDS)
+    try:
+        yield in_time
+    finally:
+        if in_time:
+            _Process.lock.release()
 
 
 def begin(ledger: Ledger, *, shares: bool) -> None:
@@ -46,7 +64,7 @@ def join(ledger: Ledger, kept: KeptChunks) -> None:
     """Counts kept chunks in a ledger, until `leave`. Under the run's lock."""
     if kept in ledger.kept:
         return
-    with _Process.lock:
+    with _changing():
         _Process.idle = tuple(each for each in _Process.idle if each() not in (None, kept))
         ledger.kept = (*ledger.kept, kept)
         kept.ledgers = (*kept.ledgers, weakref.ref(ledger))
@@ -57,7 +75,7 @@ def join(ledger: Ledger, kept: KeptChunks) -> None:
 
 def leave(ledger: Ledger) -> None:
     """Counts no kept chunks any more: the run is over. Under its lock."""
-    with _Process.lock:
+    with _changing():
         for kept in ledger.kept:
             kept.ledgers = tuple(each for each in kept.ledgers if each() not in (None, ledger))
             if ledger.idle_bytes is idle_bytes and not kept.ledgers:
@@ -69,14 +87,15 @@ def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
     """Keeps what a call has made, if there is room. Under the run's lock."""
     ledger.drain()
     most = ledger.budget // 2 if kept.asked_bytes is None else min(kept.asked_bytes, ledger.budget)
-    with _Process.lock:
+    with _changing() as in_time:
         held = sum(each.num_bytes for each in ledger.kept) + ledger.idle_bytes()
         new = ledger.uncounted(group.buffers)
         has_room = held + group.num_bytes <= most and ledger.held + new <= ledger.budget
         if not has_room or not kept.has_room(group.num_bytes):
             kept.most_bytes = kept.num_bytes + group.num_bytes - 1  # so that nobody copies it in each epoch
             return False
-        if not kept.chunks.keys().isdisjoint(group.chunks) or ledger.holds(group.buffers):
+        is_known = not kept.chunks.keys().isdisjoint(group.chunks) or ledger.holds(group.buffers)
+        if is_known or not in_time:
             return False
         kept.groups[group] = None
         kept.chunks.update(group.chunks)
@@ -89,9 +108,9 @@ def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
 
 def trim(ledger: Ledger) -> None:
     """Lets chunks go that exceed half of a budget which other runs have made smaller. Any thread."""
-    with _Process.lock:
+    with _changing() as in_time:
         excess = sum(kept.num_bytes for kept in ledger.kept) - ledger.budget // 2
-        for kept in ledger.kept:
+        for kept in ledger.kept if in_time else ():
             if excess > 0 and kept.asked_bytes is None:
                 excess -= _drop(kept, excess, None)
 
@@ -107,11 +126,11 @@ def _idle() -> list[KeptChunks]:
 
 def _take_back(ledger: Ledger, excess: int) -> None:
     """Lets chunks go that take so many bytes: a run's own, and then those that nobody counts. Under the run's lock."""
-    with _Process.lock:
-        for kept in ledger.kept:
+    with _changing() as in_time:
+        for kept in ledger.kept if in_time else ():
             if excess > 0:
                 excess -= _drop(kept, excess, ledger)
-        for kept in _idle() if ledger.idle_bytes is idle_bytes else ():
+        for kept in _idle() if in_time and ledger.idle_bytes is idle_bytes else ():
             if excess > 0:
                 excess -= _drop(kept, excess, None)
 
