@@ -20,7 +20,10 @@ import pytest
 
 import arrowflow as af
 from arrowflow import options
+from arrowflow import run as run_module
+from arrowflow.clock import WallClock
 from arrowflow.executor import keeping
+from arrowflow.executor.ledger import ticket_bytes
 
 ROWS = 20_000
 GROUP_ROWS = 1_000
@@ -145,6 +148,20 @@ def test_a_file_that_changes_during_a_run_is_an_error(folder: Path) -> None:
     os.utime(folder / "0.parquet", ns=(1, 1))
     with pytest.raises(af.SourceError, match="changed"):
         list(batches)
+
+
+def test_a_kept_chunk_goes_on_with_a_claim_on_its_bytes(folder: Path) -> None:
+    """Functions after it are foreseen by the claim, and it counts where nothing keeps it any more."""
+    dataset = rows_of(folder).map(lambda batch: batch, keeps_rows=True)
+    list(dataset)
+    engine = run_module.start(dataset._ready(), 1, None, WallClock(), None)
+    try:
+        item = engine.next_item()
+        assert item is not None
+        assert engine.statistics().kept_rows
+        assert ticket_bytes(item.ticket) >= item.chunk.nbytes > 0
+    finally:
+        engine.close()
 
 
 def test_memory_goes_with_the_dataset(folder: Path) -> None:
