@@ -1906,7 +1906,7 @@ class Dataset:
 
         The iterator has `state_dict`, `load_state_dict`, `set_epoch`, `stats` and `close`, and is a context manager.
         """
-        return Run(self._ready(), self._epochs, RecordBatches())
+        return Run(self._ready(), self._epochs, RecordBatches(), keeps=True)
 
     def __getitem__(self, key: object) -> NoReturn:
         raise PlanError(_other_than_brackets(key))

@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Iterator as Batches
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -48,7 +48,10 @@ class Iterator(Reported, Generic[T]):
         counter: EpochCounter,
         deliver: Delivery[T],
         recording: Recording | None = None,
+        *,
+        keeps: bool = False,
     ) -> None:
+        self._keeps = keeps  # for later epochs; whoever reads epoch 0 once has none
         self._prepared = prepared
         self._recording = recording
         self._bar: ProgressBar | None = None
@@ -99,7 +102,7 @@ class Iterator(Reported, Generic[T]):
         self._busy = True
         try:
             if began >= progress.due:
-                progress.note(began, 0 if self._engine is None else self._engine.ledger.used)
+                progress.note(began, 0 if self._engine is None else self._engine.ledger.held)
             found = self._made_ahead(began) if self._deliver.ahead else self._made(began)
             if found is not None:
                 batch, position, rows = found
@@ -208,7 +211,8 @@ class Iterator(Reported, Generic[T]):
             self._first, self._told = True, False
             if timeline is not None:
                 timeline.epoch(progress.epoch, began)
-            self._engine = run.start(prepared, progress.epoch, progress.position, self._clock, timeline)
+            place = progress.epoch, progress.position, self._clock
+            self._engine = run.start(prepared, *place, timeline, keeps=self._keeps)
             if prepared.options.progress:
                 rows = prepared.num_rows
                 self._bar = ProgressBar(rows if isinstance(rows, int) else None, progress.epoch)
@@ -236,7 +240,7 @@ class Iterator(Reported, Generic[T]):
         engine, progress = self._engine, self.progress
         rows += progress.rows - self._shown_rows
         seconds = progress.last - (progress.began or 0.0)
-        held = 0 if engine is None else engine.ledger.used
+        held = 0 if engine is None else engine.ledger.held
         bar.update(rows, progress.last, progress.waited_seconds, seconds, held)
 
     def _check_idle(self) -> None:
@@ -380,16 +384,9 @@ def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics 
         waited_seconds=progress.waited_seconds,
         first_batch_seconds=progress.first_batch_seconds,
         planning_seconds=prepared.seconds,
-        ledger_bytes=ran.ledger_bytes,
-        ledger_peak_bytes=ran.ledger_peak_bytes,
         ledger_budget_bytes=prepared.options.ram_budget,
         cpu_budget=prepared.options.cpu_budget,
-        workers=ran.workers,
-        stages=ran.stages,
-        cpu_seconds=ran.cpu_seconds,
-        idle=ran.idle,
-        retries=ran.retries,
-        cluster=ran.cluster,
+        **{each.name: getattr(ran, each.name) for each in fields(ran)},
         history=progress.history(ran.ledger_bytes),
     )
     statistics = replace(statistics, bottleneck=bottleneck(statistics), advice=advice(statistics))

@@ -85,7 +85,7 @@ class Options(Settings):
         cpu_budget: Calls that compute at the same time; calls that wait come on top. Default: the cores that this
             process may use, which live pipelines share.
         ram_budget: Bytes (a number, or a text like `"512MiB"`) that the pipeline may hold in queues, work in flight,
-            windows, reorder buffers and memory caches. Memory kept for reuse comes on top. It is at most 1/16 of the
+            windows, reorder buffers, memory caches and chunks for later epochs. Memory kept for reuse comes on top. It is at most 1/16 of the
             budget in each operator that makes large columns, plus the reserve of Arrow's allocator. Your own tables
             and arrays do not count. One call at a time may exceed the budget, by the chunk that it makes and the one
             that it makes it of. A function's calls are foreseen from its results so far. Where rows suddenly become
@@ -103,6 +103,10 @@ class Options(Settings):
             that was taken with others is refused. Default: 4 MiB.
         close_timeout: Seconds that `close()` waits for a user function that does not return. Then `close()` kills a
             function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
+        keep: The memory for decoded rows of local files, which later epochs of the same dataset or loader then do not decode
+            again. It is part of `ram_budget`, and goes before any call waits. `"auto"` is half of the budget, of which the
+            first epoch takes 256 MiB at most. A size, as `"4GiB"`, may be taken from the first epoch on. False keeps nothing.
+            Default: `"auto"`.
         retries: How often a read of a file that is not local is tried again after a failure that may pass: a time-out, a
             connection that broke, HTTP 429 or 5xx, too few bytes. Each range of bytes counts by itself. The waits between
             tries grow, and are drawn at random. Failures that another try would meet again, such as 403 and 404, raise at once.
@@ -135,6 +139,7 @@ class Options(Settings):
     max_chunk_rows: int | None = None
     max_chunk_bytes: int | str | None = None
     close_timeout: float | None = None
+    keep: Literal["auto", False] | int | str | None = None
     retries: int | None = None
     retry_deadline_seconds: float | None = None
     hedge_seconds: float | None = None
@@ -149,8 +154,7 @@ class Options(Settings):
         for name, least in (("cpu_budget", 1), ("max_chunk_rows", 1), ("retries", 0)):
             if getattr(self, name) is not None:
                 check_size("Options", name, getattr(self, name), least=least)
-        if self.seed is not None:
-            check_seed("Options", self.seed)
+        check_seed("Options", self.seed)
         for name in ("deterministic", "autotune", "progress"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
@@ -162,6 +166,7 @@ class Options(Settings):
         for name in ("ram_budget", "max_chunk_bytes"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(name, getattr(self, name)))
+        object.__setattr__(self, "keep", _check_keep(self.keep))
         if self.disabled_rules is not None:
             if isinstance(self.disabled_rules, str):
                 raise PlanError(
@@ -213,6 +218,7 @@ class Options(Settings):
             max_chunk_rows=self.max_chunk_rows,
             max_chunk_bytes=int(self.max_chunk_bytes or MAX_CHUNK_BYTES),
             close_timeout=CLOSE_TIMEOUT_SECONDS if self.close_timeout is None else self.close_timeout,
+            keep="auto" if self.keep is None else self.keep,  # type: ignore[arg-type]  # `__post_init__` parses
             retries=RETRIES if self.retries is None else self.retries,
             retry_deadline_seconds=(
                 RETRY_DEADLINE_SECONDS if self.retry_deadline_seconds is None else self.retry_deadline_seconds
@@ -244,6 +250,7 @@ class ResolvedOptions:
     max_chunk_rows: int | None
     max_chunk_bytes: int
     close_timeout: float
+    keep: Literal["auto", False] | int
     retries: int
     retry_deadline_seconds: float
     hedge_seconds: float | None
@@ -268,6 +275,12 @@ def _steps(given: object) -> dict[int, frozenset[int]]:
         )
         for epoch, steps in given.items()
     }
+
+
+def _check_keep(value: Any) -> Any:
+    if value is None or value is False or value == "auto":
+        return value
+    return parse_bytes("Options: keep is 'auto', False or a size", value)
 
 
 def _is_duration(value: object) -> bool:

@@ -22,17 +22,18 @@ from arrowflow.errors import BudgetError
 from arrowflow.executor import Engine, Planning
 from arrowflow.executor.limits import MAX_CALLS_BESIDE
 from arrowflow.expr import forget_compiled
+from arrowflow.kernels.kept import KeptChunks
 from arrowflow.observe.timeline import Timeline
 from arrowflow.ops.columns.column_program import ColumnOperator
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.optimizer import optimise
 from arrowflow.options import ResolvedOptions
-from arrowflow.physical.planner import plan_chain
+from arrowflow.physical.planner import all_stages, plan_chain
 from arrowflow.physical.positions import check_position
 from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import MAX_WAITING_CALLS, StageKey, StageLimits
 from arrowflow.plan.bind import bind, options_of
-from arrowflow.plan.file_source import FileSource
+from arrowflow.plan.file_source import FileSource, with_kept_chunks
 from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
@@ -163,17 +164,26 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
     ):
         (optimised,) = optimised.inputs
     optimised = reduce(lambda plan, node: node.at_end(plan), _split(optimised), optimised)
+    if options.keep is not False:
+        optimised = with_kept_chunks(optimised)
     chain = plan_chain(optimised, options)
     forget_compiled()
     seconds = clock.now() - began
     prepared = Prepared(
         bound=bound, optimised=optimised, applied=applied, chain=chain, options=options, seconds=seconds
     )
+    for kept in _kept(chain):
+        # The same holds for chunks.
+        weakref.finalize(prepared, kept.clear).atexit = False
     lasting = [node for node in _split(optimised) if type(node).let_go is not InLanes.let_go]
     if lasting:
         # An engine that has ended refers to its nodes until garbage is collected, which may be never.
         weakref.finalize(prepared, _let_go, lasting).atexit = False
     return prepared
+
+
+def _kept(chain: Chain) -> list[KeptChunks]:
+    return [stage.keeps for stage in all_stages(chain) if stage.keeps is not None]
 
 
 def _split(plan: Node) -> list[InLanes]:
@@ -224,9 +234,15 @@ def _specs(chain: Chain) -> list[Any]:
 
 
 def start(
-    prepared: Prepared, epoch: int, position: Position, clock: WallClock, timeline: Timeline | None
+    prepared: Prepared,
+    epoch: int,
+    position: Position,
+    clock: WallClock,
+    timeline: Timeline | None,
+    *,
+    keeps: bool = False,
 ) -> Engine:
-    """Starts a run.
+    """Starts a run, which may keep what sources make for later epochs.
 
     Raises:
         BudgetError: The byte budget is under the sum of the bytes that stages need to make progress one after the
@@ -243,6 +259,7 @@ def start(
         tuner=Policy(prepared.found) if options.autotune else None,
         plan=plan_element(options),
         timeline=timeline,
+        keeps=keeps,
     )
 
 

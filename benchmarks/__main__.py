@@ -28,6 +28,7 @@ NAMES = (
     "bucketing",
     "shuffling",
     "caching",
+    "keep",
     "mixing",
     "generator",
     "row_group",

@@ -31,7 +31,9 @@ Success
        for. If one more chunk would exceed a budget that a boundary's kept rows use up, the run ends with a
        `BudgetError` that names a budget.
     i. In the first run of a pipeline, calls that wait ask for few bytes beside each other, and for more as bytes come.
-    j. So the ledger's peak is the budget, and the largest call: the chunk that it makes, its scratch, and the chunks that
+    j. Chunks that are kept for later epochs are no bytes in use, and go where bytes are reserved (see `keeping`). So no
+       call waits for them. The ledger's peak counts them.
+    k. So the ledger's peak is the budget, and the largest call: the chunk that it makes, its scratch, and the chunks that
        its input stands on. Two things come on top. Of operators whose chunks exceed the budget each, one of each is
        there. And calls in flight may make more than twice of that which all calls before foretold, as where rows grow
        from one file to the next.
@@ -142,7 +144,8 @@ lock: a generator's `finally` is user code, and may block or raise.
 A worker waits parked in `Pool._rest`, where the watch and the guard wait for some milliseconds at a time. It also waits
 before a call for its turn (`workers.turns`), and in a call for a home. The consumer waits in `Consumer._wait`, and in a
 call of its own for a home. A home waits parked for calls. No thread waits for anything while it holds the lock. (`cores`
-and `turns` have locks of their own, the first inside of the run's lock. No thread waits under those either.) A worker
+and `turns` have locks of their own, the first inside of the run's lock. No thread waits under those either. `keeping` has
+one, too, for which nobody waits longer than a moment.) A worker
 leaves when the run is stopped or over. A ticket's finalizer releases the ticket into a lock-free queue. The finalizer
 can run in any thread at any time, the lock's holder included.
 

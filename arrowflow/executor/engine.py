@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from arrowflow.clock import Clock
 from arrowflow.errors import ArrowflowError, ClosedError, said
+from arrowflow.executor import keeping
 from arrowflow.executor.consumer import Consumer
 from arrowflow.executor.failure import is_interrupt
 from arrowflow.executor.limits import INTERRUPTED_KILLED_SECONDS, INTERRUPTED_SECONDS, KILLED_SECONDS
@@ -26,6 +27,7 @@ from arrowflow.executor.workers.pool import Pool
 from arrowflow.executor.workers.worker import Runner, RunThread, Worker, note_unfinished
 from arrowflow.interrupts import is_own
 from arrowflow.kernels.items import Item
+from arrowflow.kernels.kept import KeptChunks
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import max_workers, runs_on_demand
@@ -48,6 +50,7 @@ class Engine(Run):
         tuner: Sets the limits of stages while they run; None leaves them as the plan suggests.
         plan: Makes chains of sub-plans that are only known while it runs: (node, its first place) -> chain.
         timeline: Records calls, if somebody wants to see them.
+        keeps: Whether what sources make is kept for later epochs.
     """
 
     def __init__(
@@ -61,12 +64,14 @@ class Engine(Run):
         tuner: Tuner | None = None,
         plan: Callable[[Node, int], Chain] | None = None,
         timeline: Timeline | None = None,
+        keeps: bool = False,
     ) -> None:
-        super().__init__(options, clock, tuner=tuner, plan=plan, timeline=timeline)
+        super().__init__(options, clock, tuner=tuner, plan=plan, timeline=timeline, keeps=keeps)
         self._holding = threading.Condition(self.lock)  # only to ask whether this thread holds the lock
         self._began_cpu = clock.process_cpu()
         self._process = os.getpid()
         self._dropped = False
+        self._kept: tuple[KeptChunks, ...] = ()  # what it had kept at its end
         self._closes = False  # somebody is in `close`, and waits for worker processes
         self._given_up: set[threading.Thread] = set()  # by `close`, which waits for each once
         self._failure: ArrowflowError | None = None  # of the executor itself
@@ -144,7 +149,7 @@ class Engine(Run):
     def _draw_counters(self, now: float) -> None:
         timeline = self.timeline
         assert timeline is not None
-        timeline.counter("ledger bytes", now, self.ledger.used)
+        timeline.counter("ledger bytes", now, self.ledger.held)
         for key, limits in self.limits.items():
             if limits.reason:
                 name = key[-1]
@@ -287,6 +292,8 @@ class Engine(Run):
                 return
             self._dropped = True
             self.root.drop()
+            self._kept = self.ledger.kept
+            keeping.leave(self.ledger)
             self.run_storage.clear()
             self.lender.drop()
             self._consumer.drop()
@@ -337,10 +344,14 @@ class Engine(Run):
         with self.lock:
             self.ledger.drain()
             note_unfinished(self.pool.threads, self.clock.now())
+            kept = self.ledger.kept or self._kept
             return EngineStatistics(
                 stages=self.totals.statistics(() if self._dropped else self._stages()),
-                ledger_bytes=self.ledger.used,
+                ledger_bytes=self.ledger.held,
                 ledger_peak_bytes=self.ledger.peak,
+                kept_rows=self.kept_rows,
+                kept_bytes=sum(each.num_bytes for each in kept),
+                keepable_bytes=sum(each.total_bytes for each in kept),
                 workers=len(self.pool.threads),
                 cpu_seconds=self.clock.process_cpu() - self._began_cpu,
                 idle=self.pool.idle.seconds(self.clock.now()),

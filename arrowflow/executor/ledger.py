@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from arrowflow.kernels.items import BorrowedTicket
+from arrowflow.kernels.kept import KeptChunks, sizes_of
 
 Buffers = Mapping[int, int]
 """Bytes of each buffer, by address: a tuple a buffer would start the garbage collector."""
@@ -23,11 +24,9 @@ def buffers_of(chunk: object) -> Buffers:
     A slice pins its whole buffers, so the whole buffers are returned. Other payloads list their buffers in `buffers`.
     A payload without that attribute is a descriptor, or stands on a ticket of its own.
     """
-    found: Iterable[Any]
     if isinstance(chunk, pa.RecordBatch):
-        found = [buffer for column in chunk.columns for buffer in column.buffers()]
-    else:
-        found = getattr(chunk, "buffers", ())
+        return sizes_of(chunk)
+    found: Iterable[Any] = getattr(chunk, "buffers", ())
     return {buffer.address: size for buffer in found if buffer is not None and (size := buffer.size)}
 
 
@@ -63,16 +62,28 @@ class Ledger:
         used: Bytes charged or reserved now.
         peak: The most that was ever used.
         spared: Bytes that calls may come to use, whose sizes nobody knows: not used, and not free.
+        reclaimable: Bytes of kept chunks that no ticket claims: not used, and free once they are needed.
+        kept: The kept chunks that it counts. `executor.keeping` sets this, and the next two.
+        idle_bytes: Returns the bytes of kept chunks that no ledger counts, and that may go, too.
+        take_back: Lets kept chunks go that take so many bytes.
+        told: Buffers of kept chunks that came (True) or went since the last `drain`. Any thread appends.
     """
 
     __slots__ = (
+        "__weakref__",
         "_claims",
         "_kept",
+        "_reclaimable_sizes",
         "_released",
         "_sizes",
         "budget",
+        "idle_bytes",
+        "kept",
         "peak",
+        "reclaimable",
         "spared",
+        "take_back",
+        "told",
         "used",
     )
 
@@ -86,6 +97,17 @@ class Ledger:
         self._claims: dict[int, int] = {}  # tickets by address, of buffers that several tickets claim
         self._kept: list[Mapping[int, int]] = []
         self._released: Released = deque()
+        self.reclaimable = 0
+        self._reclaimable_sizes: dict[int, int] = {}  # bytes by address, of all buffers of kept chunks
+        self.kept: tuple[KeptChunks, ...] = ()
+        self.idle_bytes: Callable[[], int] = int
+        self.take_back: Callable[[Ledger, int], None] | None = None
+        self.told: deque[tuple[bool, Buffers]] = deque()
+
+    @property
+    def held(self) -> int:
+        """Bytes that the run holds: those that are used, and those of kept chunks."""
+        return self.used + self.reclaimable
 
     def fits(self, num_bytes: int, share: float = 1.0) -> bool:
         """Whether `num_bytes` more stay within `share` of the budget."""
@@ -94,9 +116,15 @@ class Ledger:
         return self.used + self.spared + num_bytes <= self.budget * share
 
     def reserve(self, num_bytes: int) -> None:
-        """Counts bytes that a call is about to allocate."""
+        """Counts bytes that a call is about to allocate; kept chunks go if there is no room for both."""
         self.used += num_bytes
-        self.peak = max(self.peak, self.used)
+        if self.told:
+            self.drain()
+        excess = self.held + (idle_bytes := self.idle_bytes()) - self.budget
+        if excess > 0 and self.take_back is not None and (self.reclaimable or idle_bytes):
+            self.take_back(self, excess)
+            self.drain()
+        self.peak = max(self.peak, self.held)
 
     def unreserve(self, num_bytes: int) -> None:
         """Takes a reservation back."""
@@ -107,7 +135,7 @@ class Ledger:
 
         Buffers that are lent, like those of a user's table, are there without the run as well: they count nothing.
         """
-        if self._released:
+        if self._released or self.told:
             # Before looking addresses up: a freed buffer's address may already be another buffer's.
             self.drain()
         if self._kept:
@@ -116,6 +144,8 @@ class Ledger:
         if lent:
             new = dict.fromkeys(new, 0)
         self._sizes.update(new)
+        if reclaimable := self._reclaimable_sizes:
+            self.reclaimable -= sum(reclaimable.get(address, 0) for address in new)
         added = sum(new.values())
         self.reserve(added)
         return Ticket(tuple(buffers), added, self._released)
@@ -151,7 +181,10 @@ class Ledger:
         return any(address in buffers for buffers in self._kept)
 
     def drain(self) -> None:
-        """Accounts for the tickets that were released since the last time."""
+        """Accounts for the tickets that were released, and the kept chunks that came and went, since the last time."""
+        while self.told:
+            self._hear(*self.told.popleft())
+        reclaimable = self._reclaimable_sizes
         while self._released:
             keys, kept, num_bytes = self._released.popleft()
             if kept is not None:
@@ -161,10 +194,30 @@ class Ledger:
                 claims = self._claims.get(address) if self._claims else None
                 if claims is None:
                     self.used -= self._sizes.pop(address)
+                    if reclaimable:
+                        self.reclaimable += reclaimable.get(address, 0)
                 elif claims == 2:
                     del self._claims[address]
                 else:
                     self._claims[address] = claims - 1
+
+    def _hear(self, is_new: bool, buffers: Buffers) -> None:
+        """Counts the buffers of kept chunks that came, and forgets those of chunks that went."""
+        sizes = self._reclaimable_sizes
+        if is_new:
+            sizes.update(buffers)
+            self.reclaimable += self.uncounted(buffers)
+        else:
+            gone = {address: size for address in buffers if (size := sizes.pop(address, None)) is not None}
+            self.reclaimable -= self.uncounted(gone)
+
+    def uncounted(self, buffers: Buffers) -> int:
+        """Returns the bytes of buffers that no ticket claims."""
+        return sum([size for address, size in buffers.items() if address not in self._sizes])
+
+    def holds(self, buffers: Buffers) -> bool:
+        """Whether one of some buffers is that of a kept chunk."""
+        return not self._reclaimable_sizes.keys().isdisjoint(buffers)
 
 
 def ticket_bytes(ticket: Any) -> int:

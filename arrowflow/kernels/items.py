@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from arrowflow.bad_rows import NO_BAD_ROWS, BadRow, LeftOut
+from arrowflow.kernels.kept import Key
 from arrowflow.plan.position import Position
 
 
@@ -136,6 +137,8 @@ class Made(NamedTuple):
         split: Number of their split, or None for the task's.
         more: Whether the next result is there already, so that the same call takes it.
         left_out: The bad rows that were left out on the way to it.
+        key: The key by which later epochs find what its call makes of it; None where nothing is kept.
+        is_kept: Whether it is that, from an earlier epoch: the other kernels of the call leave it as it is.
     """
 
     chunk: Any
@@ -144,6 +147,8 @@ class Made(NamedTuple):
     split: int | None = None
     more: bool = False
     left_out: LeftOut = NO_BAD_ROWS
+    key: Key | None = None
+    is_kept: bool = False
 
 
 class Outcome(NamedTuple):

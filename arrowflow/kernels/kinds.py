@@ -10,6 +10,7 @@ from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
+from arrowflow.kernels.kept import KeptChunk
 from arrowflow.plan.position import Counted, Position
 
 
@@ -47,6 +48,13 @@ class ReaderKernel(ABC):
         Under the executor's lock: cheap.
         """
         return self.num_bytes(payload)
+
+    def holding(self, payload: Any) -> tuple[Any, Sequence[KeptChunk]]:
+        """Returns the payload with what is kept of it, and that alone: the call holds it to its end.
+
+        Under the executor's lock: cheap. Called right before the call starts, if `KernelSpec.keeps` is set.
+        """
+        return payload, ()
 
     @abstractmethod
     def read(self, payload: Any) -> Iterator[Made]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kept import KeptChunks
 from arrowflow.kernels.kinds import Kernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns, Node
@@ -56,6 +57,9 @@ class KernelSpec:
         process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
             and called there, one call at a time. The context there has `epoch` and `run_storage` alone.
         fuses: Whether a stateless kernel after this one may run in the same call.
+        keeps: Where a reader keeps what its call makes for later epochs, if it does. Only kernels that repeat are then in
+            its call.
+        repeats: Whether a stateless kernel makes the same of the same chunk in every epoch, and calls no user's function.
         title: Its name in `explain`, statistics and timelines; empty for the operator's name. The planner sets it.
     """
 
@@ -83,6 +87,8 @@ class KernelSpec:
     holds_lock: bool = False
     process: bool = False
     fuses: bool = True
+    keeps: KeptChunks | None = None
+    repeats: bool = False
     title: str = ""
 
 

@@ -199,7 +199,8 @@ class Loader(Reported, Generic[T]):
         """
         self._latest_run = prepared
         delivery = ExportDelivery(prepared, self._hand_over)
-        iterator: Iterator[T] = Iterator(prepared, counter or self._counter, delivery, self._recording)
+        counter = counter or self._counter
+        iterator: Iterator[T] = Iterator(prepared, counter, delivery, self._recording, keeps=True)
         self._moved = False
         self._progress = iterator.progress
         # Weak, so that a loop that was left by `break` ends its run although the loader lives on.

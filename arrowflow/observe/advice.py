@@ -117,7 +117,8 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
             best = found if best is None or found[0] > best[0] else best
     if best is None and remote is not None:
         yield _local_copy(remote)
-    if best is not None:
+    keeps_itself = 0 < statistics.keepable_bytes <= statistics.ledger_budget_bytes // 2
+    if best is not None and not (keeps_itself and best[-1].phase == "decode"):
         _, saved, stage = best
         where = (
             ""

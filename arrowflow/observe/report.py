@@ -50,6 +50,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
         *_planning(statistics),
         *_idle(statistics),
         *_retries(statistics),
+        *_kept(statistics),
         *_left_out(statistics),
     ]
     if verbose:
@@ -75,6 +76,17 @@ def _planning(statistics: Statistics) -> Iterator[str]:
     """Yields a line on the time before the first batch was asked for, if it is worth one."""
     if statistics.planning_seconds >= LONG_PLANNING_SECONDS:
         yield f"planning: {statistics.planning_seconds:.2f} s, before the first batch was asked for"
+
+
+def _kept(statistics: Statistics) -> Iterator[str]:
+    """Yields a line on chunks that are kept for later epochs, if there are any."""
+    if statistics.kept_bytes or statistics.kept_rows:
+        kept, all_bytes = statistics.kept_bytes, statistics.keepable_bytes
+        more = "" if kept >= all_bytes else "; more ram_budget would save more decoding"
+        yield (
+            f"kept in memory for later epochs: {_mib(kept)} of {_mib(max(kept, all_bytes))} MiB; "
+            f"{statistics.kept_rows:,} rows of this run were not decoded again{more}"
+        )
 
 
 def _idle(statistics: Statistics) -> Iterator[str]:

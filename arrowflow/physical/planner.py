@@ -133,11 +133,12 @@ def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
     """Whether a stateless kernel runs in the same call as the stage before it.
 
     The kernel does unless the two have limits of their own, only one of them runs in worker processes, the one before says
-    no, or a `prefetch` asked for a buffer in between.
+    no, or a `prefetch` asked for a buffer in between. Where chunks are kept, only kernels that repeat run in the call.
     """
     return (
         stage.kind == "parallel"
         and stage.buffer_items is None
+        and (stage.keeps is None or spec.repeats)
         and all(before.fuses for before in stage.specs)
         and stage.max_calls == spec.max_calls
         and stage.cost == spec.cost

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from arrowflow.kernels.context import SubPlan
+from arrowflow.kernels.kept import KeptChunks
 from arrowflow.kernels.operator import Cost, KernelSpec
 
 
@@ -39,6 +40,11 @@ class StagePlan:
     def operators(self) -> tuple[str, ...]:
         """Names of its operators, upstream first, each once."""
         return tuple(dict.fromkeys(spec.operator for spec in self.specs))
+
+    @cached_property
+    def keeps(self) -> KeptChunks | None:
+        """Where what its calls make is kept for later epochs, if it is."""
+        return None if self.head is None else self.head.keeps
 
     @cached_property
     def titles(self) -> tuple[str, ...]:

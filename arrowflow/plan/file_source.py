@@ -1,13 +1,18 @@
-"""`FileSource`: a source whose rows follow from files; states, caches and runs ask it whether these are the same."""
+"""`FileSource`: a source whose rows follow from files; states, caches and runs ask it whether these are the same.
+
+Also which sources of a plan keep their chunks for later epochs, see `arrowflow.kernels.kept`.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import Node
+from arrowflow.plan.walk import fold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,14 @@ class FileSource(Node):
     def changed_file(self) -> str | None:
         """Returns a file on a local disk that is not what it was when the node was bound. Asked by caches."""
         return None
+
+    def keeping(self, *, copies: bool) -> Node:
+        """Returns itself, with a place for chunks that later epochs take from memory; itself where it has no use for one.
+
+        Args:
+            copies: Whether its memory may be written by consumers.
+        """
+        return self
 
     def local_files(self) -> Sequence[str]:
         """Returns the paths of the files that it reads from disks of this machine. Asked by workers of a cluster."""
@@ -41,3 +54,23 @@ class FileSource(Node):
     def with_row_range(self, start: int, stop: int | None) -> Node | None:
         """Returns itself with only these rows of its output, or None if it cannot leave others out cheaply."""
         return None
+
+
+def with_kept_chunks(plan: Node) -> Node:
+    """Returns a bound plan whose sources keep chunks, if they can, and if each epoch reads them.
+
+    A plan hands out memory of its sources if its batches own their memory only as long as its sources own theirs.
+    """
+    owned = fold(plan, lambda node, inputs: node.owns_buffers(inputs))
+    shared = fold(plan, lambda node, inputs: not isinstance(node, FileSource) and node.owns_buffers(inputs))
+    return _marked(plan, copies=owned and not shared)
+
+
+def _marked(node: Node, *, copies: bool) -> Node:
+    if isinstance(node, FileSource):
+        return node.keeping(copies=copies)
+    if node.traits.once or (isinstance(node, InLanes) and node.planned_inputs is not node.inputs):
+        return node
+    inputs = tuple(_marked(child, copies=copies) for child in node.inputs)
+    same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
+    return node if same else replace(node, inputs=inputs)

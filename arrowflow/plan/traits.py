@@ -69,6 +69,7 @@ class Traits:
             operator that is `one_to_one`, `drops_rows` or `counts_alone`. See `Node.rows_again`.
         row_sizes: Its fields that count the rows of a buffer or a batch; each lane has its part of them.
         names_files: Its rows are the paths of files, so that a function of them opens one for each row.
+        once: Runs its inputs once for all epochs, as a cache does.
         resume: How it goes on from a position.
         repeatable: Whether running it again yields the same, from any position on, as long as its identity is the same.
         known_by: Its field with a text that identifies it with all of its inputs, such as a key; empty if their identities
@@ -90,6 +91,7 @@ class Traits:
     in_turn: bool = False
     row_sizes: tuple[str, ...] = ()
     names_files: bool = False
+    once: bool = False
     resume: Resume = Resume.SEEK
     repeatable: bool = True
     known_by: str = ""

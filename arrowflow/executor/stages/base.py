@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from arrowflow.bad_rows import LeftOut
 from arrowflow.clock import Clock
+from arrowflow.executor import keeping
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.processes.kernel import RunProcesses
 from arrowflow.executor.seat import Seat
@@ -53,6 +54,8 @@ class Run(ABC):
         bad_rows: Bad rows that stages leave out, each with its operator and a place that is the same whenever the rows are
             read again; None where nobody asks for single ones. Set before the first item is asked for; any thread.
         slow: Threads of calls that were made twice; the slower one of each may still run. Any thread.
+        keeps: Whether what sources make is kept for later epochs: whoever iterates may come again.
+        kept_rows: Rows that came from chunks of earlier epochs.
     """
 
     consumer: Seat
@@ -66,12 +69,16 @@ class Run(ABC):
         tuner: Tuner | None,
         plan: Callable[[Node, int], Chain] | None,
         timeline: Timeline | None,
+        keeps: bool = False,
     ) -> None:
         self.options = options
+        self.keeps = keeps
         self.clock = clock
         self.timeline = timeline
         self.lock = threading.RLock()
         self.ledger = Ledger(options.ram_budget)
+        keeping.begin(self.ledger, shares=options.shares_ram)
+        self.kept_rows = 0
         self.processes = RunProcesses(clock, options.close_timeout)
         self.abandoned = Abandoned()
         self.plan = plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,12 +16,15 @@ from arrowflow.executor.ledger import Buffers, buffers_of
 from arrowflow.executor.stages.base import Queue
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
 from arrowflow.executor.workers.worker import Worker
-from arrowflow.kernels.items import Item, Made, Origin, Outcome, Payload, Task
+from arrowflow.kernels.items import Item, Made, Origin, Outcome, Payload, Task, Ticket
+from arrowflow.kernels.kept import KeptGroup, Key
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
 from arrowflow.observe.timeline import CONSUMER
 from arrowflow.plan.position import Position
 
 NOTHING = Task(None, Origin(0))
+REUSED: Buffers = {}
+"""The buffers of a chunk that was kept, which the call has claimed already."""
 
 
 class Slot:
@@ -38,17 +42,21 @@ class Slot:
         iterator: What is left of it.
         results: Chunks that wait for their turn.
         buffers: The buffers of the latest of these, since it was started or went on.
+        claims: Claims on what is kept of the input, one for each chunk of it that was not made yet.
         done: Whether it makes no further chunk.
         error: Why it makes none, if not because it was finished.
         left_out: Bad rows since it was started or went on.
+        group: What to keep for later epochs of the results since then.
         looked: Results that an `UnorderedQueue` has looked at.
     """
 
     __slots__ = (
         "buffers",
+        "claims",
         "done",
         "error",
         "estimate",
+        "group",
         "item",
         "iterator",
         "left_out",
@@ -69,9 +77,11 @@ class Slot:
         self.iterator: Iterator[Made] | None = None
         self.results: list[Item] = []
         self.buffers: list[Buffers] = []
+        self.claims: deque[Ticket] = deque()
         self.running = self.done = False
         self.error: BaseException | None = None
         self.left_out: LeftOut = NO_BAD_ROWS
+        self.group: KeptGroup | None = None
         self.looked = 0
 
 
@@ -107,6 +117,8 @@ class ParallelCaller(Caller):
         self.head = head
         self.kernels = kernels
         self.passes = isinstance(head, ReaderKernel) and head.passes
+        self._kept = self.plan.keeps if queue.run.keeps else None
+        self._delivers_copies = self.plan.keeps is not None and self.plan.keeps.copies
         self._titles = [spec.title or spec.operator for spec in self.plan.kernels]
         self._where = queue.where
 
@@ -142,8 +154,18 @@ class ParallelCaller(Caller):
             given = item if isinstance(item, Task) else item.chunk
             call.iterator = self._timed("open", self.head.read, given)
         again = not (isinstance(item, Task) and item.streams)
-        while (made := self._make(call, call.iterator)) is not None and (made.more or again):
+        keyed: list[tuple[Key, int]] = []
+        while (made := self._make(call, call.iterator)) is not None:
+            if made.key is not None:
+                keyed.append((made.key, len(call.results) - 1))
+            if not (made.more or again):
+                break
             again &= made.more
+        if keyed and self._kept is not None:
+            before = len(call.results) - len(call.buffers)
+            call.group = self._kept.group(
+                [(key, call.results[at].chunk, call.buffers[at - before]) for key, at in keyed]
+            )
 
     def passes_on(self, item: Any) -> bool:
         """Whether an item is what the reader would make of it."""
@@ -161,7 +183,7 @@ class ParallelCaller(Caller):
         if made.left_out is not NO_BAD_ROWS:
             call.left_out = call.left_out.plus(made.left_out)
             self.note_bad_rows(made.left_out, (origin.split, made.position))
-        self._emit(call, made.chunk, made.position, origin, None)
+        self._emit(call, made.chunk, made.position, origin, None, is_kept=made.is_kept)
         return made
 
     def _timed(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -179,11 +201,18 @@ class ParallelCaller(Caller):
             timeline.span(track, name, began, clock.now(), self.plan.engine)
 
     def _emit(
-        self, call: Slot, chunk: Payload, position: Position, origin: Origin, source: Item | None
+        self,
+        call: Slot,
+        chunk: Payload,
+        position: Position,
+        origin: Origin,
+        source: Item | None,
+        *,
+        is_kept: bool = False,
     ) -> None:
         """Applies the fused kernels to a chunk and keeps the result with its buffers."""
         for index, kernel in enumerate(self.kernels):
-            if not chunk.num_rows:
+            if is_kept or not chunk.num_rows:
                 break
             try:
                 chunk = self._timed(self._titles[index], kernel.apply, chunk, origin)
@@ -196,4 +225,4 @@ class ParallelCaller(Caller):
             call.buffers.append({})
         else:
             call.results.append(Item(chunk, position, None, origin))
-            call.buffers.append(buffers_of(chunk))
+            call.buffers.append(REUSED if is_kept and not self._delivers_copies else buffers_of(chunk))

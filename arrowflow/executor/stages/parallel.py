@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS
+from arrowflow.executor import keeping
 from arrowflow.executor.failure import located
 from arrowflow.executor.limits import (
     FIRST_CALL_BYTES,
@@ -31,10 +32,10 @@ from arrowflow.executor.stages.base import (
     Ready,
     Stream,
 )
-from arrowflow.executor.stages.caller import NOTHING, ParallelCaller, Slot
+from arrowflow.executor.stages.caller import NOTHING, REUSED, ParallelCaller, Slot
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
 from arrowflow.executor.workers.tokens import fits
-from arrowflow.kernels.items import Item, Task
+from arrowflow.kernels.items import Item, Task, Ticket
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
 from arrowflow.physical.tuning import Gate
 
@@ -58,6 +59,9 @@ class ParallelQueue(Queue):
         self._lends = isinstance(head, SourceKernel) and head.lends
         self.allocates = not self._lends or bool(kernels)
         self._extends = self.plan.buffer_items is None and self.run.options.autotune
+        self._kept = self.plan.keeps
+        if self._kept is not None:
+            keeping.join(self.run.ledger, self._kept)
         self._tasks = tasks
         self._failure: BaseException | None = None  # of the tasks; comes after all that they yielded
         self._next_number = 0  # of the next input
@@ -230,7 +234,9 @@ class ParallelQueue(Queue):
             self._suspended -= 1
         else:
             item: Any = self._next_task if self.upstream is None else self.upstream.out.popleft()
+            item, claims, estimate = self._with_kept(item, estimate)
             slot = Slot(item, self._next_number)
+            slot.claims = claims
             self._next_number += 1
             if self._tasks is not None:
                 self._next_task = self._following_task()
@@ -243,6 +249,17 @@ class ParallelQueue(Queue):
             ledger.reserve(estimate.least)
             ledger.spared += estimate.most - estimate.least
         return slot
+
+    def _with_kept(self, item: Any, estimate: Estimate) -> tuple[Any, deque[Ticket], Estimate]:
+        """Returns an input that holds what is kept of it, claims on that, and the bytes that the rest takes."""
+        reader, claims = self._reader, deque[Ticket]()
+        if self._kept is None or reader is None:
+            return item, claims, estimate
+        payload, found = reader.holding(item.chunk)
+        self.run.kept_rows += sum(kept.chunk.num_rows for kept in found)
+        claims.extend(self.run.ledger.charge(kept.buffers) for kept in found)
+        estimate = self.sizes.of_told(reader.num_bytes(payload), reader.most_bytes(payload))
+        return item._replace(chunk=payload), claims, estimate
 
     def complete(self, call: Slot) -> None:
         """Charges what a call made and delivers what is in line."""
@@ -264,7 +281,9 @@ class ParallelQueue(Queue):
         results, made = call.results, 0
         self.turn_chunks += len(call.buffers)
         for at, buffers in enumerate(call.buffers, len(results) - len(call.buffers)):
-            if buffers:
+            if buffers is REUSED:
+                results[at] = results[at]._replace(ticket=call.claims.popleft())
+            elif buffers:
                 ticket = ledger.charge(buffers, lent=self._lends)
                 made += ticket.num_bytes
                 chunk, position, _, origin = results[at]
@@ -276,8 +295,12 @@ class ParallelQueue(Queue):
             self.sizes.made_bytes += made
         self._learn(call, made)
         call.buffers.clear()
+        if call.group is not None and self._kept is not None:
+            keeping.add(ledger, self._kept, call.group)
+            call.group = None
         if call.done:
             call.item = NOTHING  # lets go of the input while the results wait for their turn
+            call.claims.clear()
         self._deliver(call)
 
     def _learn(self, call: Slot, made: int) -> None:

@@ -20,6 +20,7 @@ import weakref
 
 import pyarrow as pa
 
+from arrowflow.executor import keeping
 from arrowflow.executor.stages.base import Run
 from arrowflow.executor.workers.turns import Turns
 from arrowflow.options import available_cpus
@@ -91,6 +92,7 @@ def _share(runs: list[Run]) -> None:
     sharing = [run for run in runs if run.options.shares_ram]
     for run in sharing:
         run.ledger.budget = run.options.ram_budget // len(sharing)
+        keeping.trim(run.ledger)
 
 
 def _size_arrow_pool(threads: int | None) -> None:

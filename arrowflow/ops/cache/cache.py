@@ -63,7 +63,7 @@ class Cache(RowOperator, InLanes, RowAccess):
     """
 
     name: ClassVar[str] = "cache"
-    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
+    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True, once=True)
 
     spill: str | None = field(default=None, compare=False)
     store: MemoryStore = field(default_factory=MemoryStore, compare=False, repr=False)

@@ -67,7 +67,7 @@ class DiskCache(RowOperator, InLanes, RowAccess):
     """
 
     name: ClassVar[str] = "cache"
-    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True, known_by="fingerprint")
+    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True, once=True, known_by="fingerprint")
     # Chunks appear in order, so that a run that ends leaves no gap. A run that reads ahead in a gap would compute again
     # the rows after the gap.
     calls_to_fill: ClassVar[int] = 1

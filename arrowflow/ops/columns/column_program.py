@@ -148,6 +148,7 @@ class ColumnOperator(Operator):
                 kind="stateless",
                 make=make,
                 engine="numpy" if program is None else _engines(program),
+                repeats=True,
                 facts=lambda: ("compiled on the first chunk",) if program is None else _facts(program),
             ),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -54,6 +54,8 @@ class FileScan(Operator):
         fields: For structs the only fields that are read. Set by a rule.
         stored: Decimals that may come as integers, since only the next operator's arithmetic reads them. Set by a rule.
         in_place: Whether a global `shuffle` after it gathers rows from the files themselves.
+        keeps: Whether chunks are kept for later epochs: `"shared"` as they are where that is right, `"copied"` where
+            consumers may write them. None where they are not.
     """
 
     format: Format = field(hash=False)
@@ -82,6 +84,7 @@ class FileScan(Operator):
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     stored: frozenset[str] = frozenset()
     in_place: bool = False
+    keeps: Literal["shared", "copied"] | None = field(default=None, compare=False)
 
     @property
     def operator(self) -> str:

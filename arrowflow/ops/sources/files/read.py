@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -54,6 +54,11 @@ from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.shape import checked
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.storage import Contents, Requests, lists_anew, resolve, shown_paths
+
+_COPIES_KEPT: Final = (
+    "later epochs get copies of the chunks that are kept in memory, since batches own their memory; "
+    "Options(keep=False) keeps none"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +263,15 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         """Returns the first file with another size or time."""
         return next((file.path for file in self.files if file.is_changed), None)
 
+    def keeping(self, *, copies: bool) -> Node:
+        """Keeps chunks of local files, unless these are mapped, or rows are left out, which each epoch has to count."""
+        format = self.format
+        assert self.store is not None and self.first is not None
+        mapped = isinstance(format, InPlaceFormat) and format.is_mapped(self.store, self.first)
+        if mapped or not self.store.is_local or self.policy.leaves_out or self.lane is not None:
+            return self
+        return replace(self, keeps="copied" if copies else "shared")
+
     def local_files(self) -> Sequence[str]:
         """Returns the paths of its local files."""
         return [file.path for file in self.files if file.is_local]
@@ -286,12 +300,16 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
     def copies(self) -> tuple[str, ...]:
         """Returns why files of a format that can be mapped are not."""
         format = self.format
+        kept = () if self.keeps != "copied" else (f"{self.operator}: {_COPIES_KEPT}",)
         if not isinstance(format, InPlaceFormat) or self.first is None:
-            return ()
+            return kept
         assert self.store is not None
         if format.is_mapped(self.store, self.first):
-            return ()
-        return (f"{self.operator}: compressed, or not on a local disk: decoded into new memory",)
+            return kept
+        return (
+            *kept,
+            f"{self.operator}: compressed, or not on a local disk: decoded into new memory",
+        )
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Decoded memory is new, and each batch has a private map of its file; rows found in place share one map."""

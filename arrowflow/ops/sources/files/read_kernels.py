@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, SiftingFormat
+from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kept import KeptChunks
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.sources.files.file_scan import FileScan, files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.partitions import without
@@ -88,22 +90,33 @@ def _decode_spec(
     format, leaves_out = node.decoder(options.cpu_budget), node.policy.leaves_out
     # The set of bad row groups must not depend on what a look at others has saved.
     survivors = None if leaves_out else Survivors.of(node, options.cpu_budget)
-    reader = SiftingReader if leaves_out else SplitReader
+
+    def make(context: Context) -> SplitReader:
+        if leaves_out:
+            return SiftingReader(node, options.cpu_budget, sizes)
+        return SplitReader(node, options.cpu_budget, sizes, survivors, kept)
+
+    kept = None
+    if node.keeps is not None and options.keep is not False:
+        asked_bytes = None if options.keep == "auto" else options.keep
+        kept = KeptChunks(asked_bytes, copies=node.keeps == "copied")
     return KernelSpec(
         operator=node.operator,
         kind="reader",
         phase="decode",
         where=lambda origin: _where(node, origin),
-        make=lambda context: reader(node, options.cpu_budget, sizes, survivors),
+        make=make,
         engine=format.engine(node.store) if isinstance(format, PooledFormat) else "arrow",
         max_calls=node.num_parallel_calls,
         floor_bytes=largest_decoded(format, node.first, names, calls),
         facts=lambda: (
             f"decode of {len(names)} columns, one call a run, or a piece of a large split",
             *(() if survivors is None else survivors.facts()),
+            *(() if kept is None else kept.facts()),
             *_left_out(node),
         ),
         holds_lock=_only_maps(node, names),
+        keeps=kept,
     )
 
 

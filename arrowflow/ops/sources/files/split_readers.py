@@ -18,6 +18,7 @@ from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunForma
 from arrowflow.formats.protocol import check_unchanged, raise_change, reading
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made
+from arrowflow.kernels.kept import KeptChunk, KeptChunks
 from arrowflow.kernels.kinds import ReaderKernel
 from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.sources.files.file_identity import versions_in_run
@@ -78,6 +79,7 @@ class SplitReader(ReaderKernel):
         num_threads: The CPU budget.
         sizes: The bytes that splits take, and may take.
         survivors: Tells which splits have rows that are of use, if that can be told.
+        kept: Chunks of earlier epochs; None where none are kept.
     """
 
     def __init__(
@@ -86,8 +88,11 @@ class SplitReader(ReaderKernel):
         num_threads: int,
         sizes: SplitSizes | None = None,
         survivors: Survivors | None = None,
+        kept: KeptChunks | None = None,
     ) -> None:
         self._node = node
+        self._kept = kept
+        self._looked_at: tuple[SplitTask | None, int] = None, 0  # and its bytes
         self._survivors = survivors
         self._sizes = sizes or SplitSizes(node.operator, node.format, MAX_SIZE)
         self._format = node.decoder(num_threads)
@@ -96,12 +101,28 @@ class SplitReader(ReaderKernel):
         self._names = self._stored.names
 
     def num_bytes(self, payload: SplitTask) -> int:
-        """Returns output and scratch of the wanted columns."""
-        return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
+        """Returns output and scratch of the wanted columns; of kept chunks what their copies take."""
+        if (kept := self._kept) is None or not kept.chunks:
+            return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
+        if (
+            self._looked_at[0] is not payload
+        ):  # a run has up to 64 splits; what goes meanwhile is told when it starts
+            found = [(task, task.kept or kept.chunks.get(task.kept_key)) for task in payload.splits]
+            rest = [self._sizes.num_bytes(task) + self._folder_bytes(task) for task, one in found if not one]
+            copies = [sum(one.buffers.values()) for _, one in found if one and kept.copies]
+            self._looked_at = payload, sum(rest) + sum(copies)
+        return self._looked_at[1]
 
     def most_bytes(self, payload: SplitTask) -> int:
         """Returns the same, or a size that never fits while the size of a column is unknown."""
         return self.num_bytes(payload) if self._sizes.is_known(payload) else MAX_SIZE
+
+    def holding(self, payload: SplitTask) -> tuple[SplitTask, Sequence[KeptChunk]]:
+        """Returns the task with what is kept of its splits."""
+        self._looked_at = None, 0
+        chunks = {} if self._kept is None else self._kept.chunks
+        payload = payload.holding(chunks) if chunks else payload
+        return payload, [task.kept for task in payload.splits if task.kept is not None]
 
     def _folder_bytes(self, payload: SplitTask) -> int:
         node = self._node
@@ -113,7 +134,8 @@ class SplitReader(ReaderKernel):
         """Yields the split's rows: one chunk, or a few where offsets would overflow."""
         for task in payload.splits:
             self._check_unchanged(task)  # to read a mapped file that became shorter would end the process
-            self._sizes.check(task, self._names)
+            if task.kept is None:
+                self._sizes.check(task, self._names)
         return self._read(payload)
 
     def _read(self, payload: SplitTask) -> Iterator[Made]:
@@ -130,7 +152,7 @@ class SplitReader(ReaderKernel):
             check_unchanged(file)
 
     def _runs(self, tasks: Sequence[SplitTask]) -> Iterator[list[SplitTask]]:
-        """Yields the tasks that are decoded together: they follow each other."""
+        """Yields the tasks that are decoded together: they follow each other. A kept one is alone."""
         together = isinstance(self._format, RunFormat)
         run: list[SplitTask] = []
         for task in tasks:
@@ -142,6 +164,11 @@ class SplitReader(ReaderKernel):
 
     def _read_run(self, run: Sequence[SplitTask]) -> Iterator[tuple[SplitTask, Made]]:
         """Yields the chunks of a run, each with its task; a split in which no row is of use has none."""
+        if self._kept is not None and (kept := run[0].kept) is not None:
+            (task,) = run
+            chunk = self._kept.take(kept)
+            yield task, Made(chunk, task.position(task.stop), task.is_last, task.key, is_kept=True)
+            return
         missing = frozenset() if self._survivors is None else self._survivors.missing(run)
         for is_missing, part in groupby(run, lambda task: task.key in missing):
             tasks = list(part)
@@ -149,7 +176,8 @@ class SplitReader(ReaderKernel):
             for number, task in enumerate(tasks):
                 if is_missing:
                     nothing = self._completed(empty_batch(self._stored), task, task.stop)
-                    yield task, Made(nothing, task.position(task.stop), split=task.key)
+                    key = None if self._kept is None else task.kept_key
+                    yield task, Made(nothing, task.position(task.stop), split=task.key, key=key)
                 elif chunks is not None:
                     chunk = self._completed(chunks[number].slice(task.start), task, task.start)
                     chunks[number] = None
@@ -196,7 +224,8 @@ class SplitReader(ReaderKernel):
         if self._node.lane is not None and chunk.nbytes > LARGE_BYTES:
             yield Made(chunk.slice(0, half), task.position(row + half), False, task.key, more=True)
             chunk = chunk.slice(half)
-        yield Made(chunk, task.position(row + rows), last, task.key)
+        key = task.kept_key if self._kept and (row, row + rows) == (task.start, task.stop) else None
+        yield Made(chunk, task.position(row + rows), last, task.key, key=key)
 
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         self._sizes.learn(payload, chunk)
@@ -221,10 +250,8 @@ class SplitReader(ReaderKernel):
 class SiftingReader(SplitReader):
     """Decodes splits, and leaves bad rows out. See `SplitReader`."""
 
-    def __init__(
-        self, node: FileScan, num_threads: int, sizes: SplitSizes, survivors: Survivors | None = None
-    ) -> None:
-        super().__init__(node, num_threads, sizes, survivors)
+    def __init__(self, node: FileScan, num_threads: int, sizes: SplitSizes) -> None:
+        super().__init__(node, num_threads, sizes)
         self._quarantine = node.policy.quarantine(node.operator)
         self._hints = node.hints.of(self._stored)
 

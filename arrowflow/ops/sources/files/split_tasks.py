@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from arrowflow.bad_rows import BadRowPolicy, is_bad_data
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.formats.protocol import Footer, Split
+from arrowflow.kernels.kept import KeptChunk, Key
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.position import Position
@@ -108,6 +109,7 @@ class SplitTask(NamedTuple):
         run_rows: Their rows.
         is_piece: Whether it is a piece of a split.
         is_last: Whether no piece of its split comes after it.
+        kept: What is kept of it, which the call that reads it holds.
     """
 
     store: Store
@@ -125,6 +127,7 @@ class SplitTask(NamedTuple):
     run_rows: int = 0
     is_piece: bool = False
     is_last: bool = True
+    kept: KeptChunk | None = None
 
     @property
     def num_rows(self) -> int:
@@ -135,6 +138,11 @@ class SplitTask(NamedTuple):
     def key(self) -> int:
         """The number of the split in the key of everything random."""
         return split_key(self.number, self.split.index)
+
+    @property
+    def kept_key(self) -> Key:
+        """The key by which its chunk is kept."""
+        return self.key, self.start, self.stop
 
     @classmethod
     def joined(cls, tasks: Sequence[SplitTask]) -> SplitTask:
@@ -147,6 +155,12 @@ class SplitTask(NamedTuple):
             run=tuple(tasks),
             run_rows=sum(task.num_rows for task in tasks),
         )
+
+    def holding(self, kept: Mapping[Key, KeptChunk]) -> SplitTask:
+        """Returns the task with what is kept of its splits."""
+        if self.run:
+            return self._replace(run=tuple(task.holding(kept) for task in self.run))
+        return self._replace(kept=kept.get(self.kept_key))
 
     def pieces(self, cuts: Sequence[int]) -> Iterator[SplitTask]:
         """Yields the pieces between some rows of the split, at which it is cut."""
@@ -178,6 +192,8 @@ class SplitTask(NamedTuple):
             and (self.start, self.stop) == (0, self.split.num_rows)
             and last.stop == last.split.num_rows
             and not last.is_piece
+            and self.kept is None
+            and last.kept is None
         )
 
     @property

@@ -1,0 +1,168 @@
+"""Kept chunks on the ledgers of runs: who counts them, and when they go. See `arrowflow.kernels.kept`.
+
+A ledger counts the bytes of kept chunks as `reclaimable`, without the buffers that a ticket claims, too: those are used.
+A look for work takes reclaimable bytes for free ones, so no call ever waits for kept chunks. `Ledger.reserve` is where
+bytes are taken, and there kept chunks go until what is used and what is kept fit the budget again. The last that came
+go first. A chunk that a call holds frees nothing, and stays. Once chunks had to go, no others come in their place:
+otherwise each epoch would keep and drop the same ones.
+
+Runs of one plan count its chunks each, as they count a cache in memory. Between two runs nobody counts them. Then runs
+that divide the memory of the process, see `workers.cores`, count them as `idle`, and take them once their own are gone.
+
+A run changes its own ledger under its own lock. It tells other ledgers by `Ledger.told`, which needs no lock. The lock
+of this module is the innermost one. In the middle of a change the garbage collector may close another run, and so wait for
+that run's lock, while a worker of that run waits here. So the lock is re-entrant, and nobody waits for it for long: who does
+not get it keeps nothing, or takes bytes back at the next call.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from arrowflow.executor.ledger import Ledger
+from arrowflow.kernels.kept import KeptChunks, KeptGroup
+
+PATIENCE_SECONDS: Final = 0.05
+"""A change takes some microseconds."""
+
+
+class _Process:
+    """The state that the runs of this process share.
+
+    Attributes:
+        lock: Guards all changes; see `_changing`.
+        idle: Kept chunks that no live run counts, of plans that divide the memory of the process. Replaced as a whole.
+    """
+
+    lock = threading.RLock()
+    idle: tuple[weakref.ref[KeptChunks], ...] = ()
+
+
+@contextmanager
+def _changing() -> Iterator[bool]:
+    """Holds the lock, and tells whether it came in time."""
+    in_time = _Process.lock.acquire(timeout=PATIENCE_SECONDS)
+    try:
+        yield in_time
+    finally:
+        if in_time:
+            _Process.lock.release()
+
+
+def begin(ledger: Ledger, *, shares: bool) -> None:
+    """Lets a ledger take kept chunks back. Called before its run starts."""
+    ledger.take_back = _take_back
+    if shares:
+        ledger.idle_bytes = idle_bytes
+
+
+def join(ledger: Ledger, kept: KeptChunks) -> None:
+    """Counts kept chunks in a ledger, until `leave`. Under the run's lock."""
+    if kept in ledger.kept:
+        return
+    with _changing():
+        _Process.idle = tuple(each for each in _Process.idle if each() not in (None, kept))
+        ledger.kept = (*ledger.kept, kept)
+        kept.ledgers = (*kept.ledgers, weakref.ref(ledger))
+        for group in list(kept.groups):
+            ledger.told.append((True, group.buffers))
+    ledger.reserve(0)
+
+
+def leave(ledger: Ledger) -> None:
+    """Counts no kept chunks any more: the run is over. Under its lock."""
+    with _changing():
+        for kept in ledger.kept:
+            kept.ledgers = tuple(each for each in kept.ledgers if each() not in (None, ledger))
+            if ledger.idle_bytes is idle_bytes and not kept.ledgers:
+                _Process.idle = (*_Process.idle, weakref.ref(kept))
+        ledger.kept = ()
+
+
+def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
+    """Keeps what a call has made, if there is room. Under the run's lock."""
+    ledger.drain()
+    most = ledger.budget // 2 if kept.asked_bytes is None else min(kept.asked_bytes, ledger.budget)
+    with _changing() as in_time:
+        held = sum(each.num_bytes for each in ledger.kept) + ledger.idle_bytes()
+        new = ledger.uncounted(group.buffers)
+        has_room = held + group.num_bytes <= most and ledger.held + new <= ledger.budget
+        if not has_room or not kept.has_room(group.num_bytes):
+            kept.most_bytes = kept.num_bytes + group.num_bytes - 1  # so that nobody copies it in each epoch
+            return False
+        is_known = not kept.chunks.keys().isdisjoint(group.chunks) or ledger.holds(group.buffers)
+        if is_known or not in_time:
+            return False
+        kept.groups[group] = None
+        kept.chunks.update(group.chunks)
+        kept.num_bytes += group.num_bytes
+        _tell(kept, group, is_new=True)
+    ledger.drain()
+    ledger.reserve(0)
+    return True
+
+
+def trim(ledger: Ledger) -> None:
+    """Lets chunks go that exceed half of a budget which other runs have made smaller. Any thread."""
+    with _changing() as in_time:
+        excess = sum(kept.num_bytes for kept in ledger.kept) - ledger.budget // 2
+        for kept in ledger.kept if in_time else ():
+            if excess > 0 and kept.asked_bytes is None:
+                excess -= _drop(kept, excess, None)
+
+
+def idle_bytes() -> int:
+    """Returns the bytes of kept chunks that no live run counts. Any thread."""
+    return sum(kept.num_bytes for kept in _idle()) if _Process.idle else 0
+
+
+def _idle() -> list[KeptChunks]:
+    return [kept for reference in _Process.idle if (kept := reference()) is not None]
+
+
+def _take_back(ledger: Ledger, excess: int) -> None:
+    """Lets chunks go that take so many bytes: a run's own, and then those that nobody counts. Under the run's lock."""
+    with _changing() as in_time:
+        for kept in ledger.kept if in_time else ():
+            if excess > 0:
+                excess -= _drop(kept, excess, ledger)
+        for kept in _idle() if in_time and ledger.idle_bytes is idle_bytes else ():
+            if excess > 0:
+                excess -= _drop(kept, excess, None)
+
+
+def _drop(kept: KeptChunks, excess: int, ledger: Ledger | None) -> int:
+    """Drops the last groups until so many bytes are free, and returns how many are.
+
+    Args:
+        kept: The chunks.
+        excess: The bytes to free.
+        ledger: Tells what is in use; None if any group frees its bytes.
+    """
+    freed, gone = 0, []
+    for group in reversed(list(kept.groups)):
+        if freed >= excess:
+            break
+        num_bytes = group.num_bytes if ledger is None else ledger.uncounted(group.buffers)
+        if num_bytes:
+            freed += num_bytes
+            gone.append(group)
+    for group in gone:
+        _tell(kept, group, is_new=False)  # before the memory goes: its address may be another buffer's then
+        for key in group.chunks:  # first: an interrupt must leave no chunk without its group
+            kept.chunks.pop(key, None)
+        kept.groups.pop(group, None)
+        kept.num_bytes = max(0, kept.num_bytes - group.num_bytes)  # 0 if the plan went meanwhile
+    if gone:
+        kept.most_bytes = kept.num_bytes
+    return freed
+
+
+def _tell(kept: KeptChunks, group: KeptGroup, *, is_new: bool) -> None:
+    for reference in kept.ledgers:
+        if (ledger := reference()) is not None:
+            ledger.told.append((is_new, group.buffers))

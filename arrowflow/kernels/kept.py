@@ -1,0 +1,180 @@
+"""`KeptChunks`: the chunks of a source that later epochs take from memory, as the reader and the executor share them.
+
+A source of files and the column operators in the same call make a chunk from the bytes of one split alone. So that
+chunk is the same in every epoch, whatever the order. Decisions:
+
+* **Where.** The prepared plan owns one `KeptChunks` for each of its sources. All runs of it share that object: those of
+  one loader after another, of one dataset, and the streams of a `repeat`. A plan is prepared anew where a file has
+  changed. So chunks never outlive the files that they were made of, and they go with the plan.
+* **Key.** A chunk's key is its split and the rows of the split. Its position is no part of it: positions depend on the
+  order of an epoch, so the reader computes them anew. Nothing else of a chunk depends on the epoch.
+* **What.** The part of the plan that runs in the call of the reader, see `KernelSpec.repeats`. Functions of users never do.
+* **Which.** The first that fit stay, as epochs come around to each split equally often. The last ones go first.
+* **When.** A chunk is kept as it is, if what one call made pins hardly more than its rows, and nobody else may write
+  its memory. Other chunks are copied when their split is decoded for the second time: nobody copies for a single epoch.
+  If a user asks for a size, chunks are copied the first time.
+* **Copies.** A plan whose batches are the source's own memory delivers copies of kept chunks, so its consumer may write them.
+* **Bytes.** The executor counts kept chunks in the ledger, apart from what is used: see `executor.keeping`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+PINNED_SHARE: Final = 1.25
+"""Chunks are kept as they are if their buffers take no more than this, for each byte of their rows."""
+
+FIRST_BYTES: Final = 256 << 20
+"""Most bytes that are kept of splits that were decoded once: a single epoch shall cost nothing, and kept memory is not used
+again. To get 1 GiB anew takes 0.1 s, but 2 s in some virtual machines, which get each page from their host at its first use."""
+
+PADDING: Final = 64
+"""The same, for each buffer: that of eight flags takes a byte."""
+
+Key = tuple[int, int, int]
+"""A split, the first row of it, and the row that follows."""
+
+NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
+
+
+class KeptGroup:
+    """What one call made and is kept together, since chunks of one call may share buffers.
+
+    Attributes:
+        chunks: The chunks, by key.
+        buffers: Bytes of their buffers, by address.
+        num_bytes: All of these.
+    """
+
+    __slots__ = ("buffers", "chunks", "num_bytes")
+
+    def __init__(self, chunks: Mapping[Key, KeptChunk], buffers: Mapping[int, int]) -> None:
+        self.chunks = chunks
+        self.buffers = buffers
+        self.num_bytes = sum(buffers.values())
+
+
+class KeptChunk(NamedTuple):
+    """A kept chunk.
+
+    Attributes:
+        chunk: The rows.
+        buffers: Bytes of its buffers, by address.
+    """
+
+    chunk: pa.RecordBatch
+    buffers: Mapping[int, int]
+
+
+class KeptChunks:
+    """The kept chunks of one source. `executor.keeping` makes all changes under its lock; any thread looks chunks up.
+
+    Args:
+        asked_bytes: The most bytes to keep, as a user says; None for half of a run's budget.
+        copies: Whether consumers may write the memory of chunks, so that kept ones are copied on their way in and out.
+
+    Attributes:
+        chunks: The chunks by key.
+        groups: The groups, in the order in which they came.
+        num_bytes: Their bytes.
+        most_bytes: The most bytes that it takes, since others had to go, or did not fit; None before that.
+        sizes: The bytes of the rows of every chunk that was made so far, by key.
+        ledgers: Weak references to the ledgers of the runs that count the chunks; replaced as a whole.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "asked_bytes",
+        "chunks",
+        "copies",
+        "groups",
+        "ledgers",
+        "most_bytes",
+        "num_bytes",
+        "sizes",
+    )
+
+    def __init__(self, asked_bytes: int | None = None, *, copies: bool = False) -> None:
+        self.asked_bytes = asked_bytes
+        self.most_bytes: int | None = None
+        self.copies = copies
+        self.chunks: dict[Key, KeptChunk] = {}
+        self.groups: dict[KeptGroup, None] = {}
+        self.num_bytes = 0
+        self.sizes: dict[Key, int] = {}
+        self.ledgers: tuple[Any, ...] = ()
+
+    def clear(self) -> None:
+        """Lets go of all chunks: the plan is gone. New objects take the place of those that a thread may read."""
+        self.chunks, self.groups, self.sizes, self.num_bytes = {}, {}, {}, 0
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Whether so many bytes more stay within its own limit."""
+        return self.most_bytes is None or self.num_bytes + num_bytes <= self.most_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all chunks that were made so far, kept or not."""
+        sizes, chunks = self.sizes.copy(), self.chunks
+        return self.num_bytes + sum(size for key, size in sizes.items() if key not in chunks)
+
+    def facts(self) -> tuple[str, ...]:
+        """Returns how much is kept, for people."""
+        if not self.sizes:
+            return ("keeps chunks for later epochs, if there is room",)
+        return (f"keeps {self.num_bytes:,} of {self.total_bytes:,} bytes for later epochs",)
+
+    def take(self, kept: KeptChunk) -> pa.RecordBatch:
+        """Returns the rows of a kept chunk for one consumer. Any thread."""
+        return copied(kept.chunk) if self.copies else kept.chunk
+
+    def group(self, made: Iterable[tuple[Key, Any, Mapping[int, int]]]) -> KeptGroup | None:
+        """Returns what to keep of the chunks that one call made, each with its key and buffers; None for nothing.
+
+        Any thread, without a lock: this may copy.
+        """
+        sizes = self.sizes
+        found = [(key, chunk, buffers) for key, chunk, buffers in made if isinstance(chunk, pa.RecordBatch)]
+        again = self.asked_bytes is not None or all(key in sizes for key, _, _ in found)
+        found = [
+            (key, chunk, buffers) if chunk.num_rows else (key, NO_ROWS, {}) for key, chunk, buffers in found
+        ]
+        own = {key: chunk.nbytes for key, chunk, _ in found}
+        sizes.update(own)
+        num_bytes = sum(own.values())
+        if not self.has_room(num_bytes):
+            return None
+        pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
+        copies = self.copies or sum(pinned.values()) > PINNED_SHARE * num_bytes + PADDING * len(pinned)
+        if not again and (copies or self.num_bytes + num_bytes > FIRST_BYTES):
+            return None
+        if copies:
+            found = [(key, copied(chunk), {}) for key, chunk, _ in found]
+            found = [(key, chunk, sizes_of(chunk)) for key, chunk, _ in found]
+            pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
+        return KeptGroup({key: KeptChunk(chunk, buffers) for key, chunk, buffers in found}, pinned)
+
+
+def sizes_of(chunk: pa.RecordBatch) -> dict[int, int]:
+    """Returns the bytes of the buffers that a chunk keeps alive, by address: 6 µs for 6 columns."""
+    found = [buffer for column in chunk.columns for buffer in column.buffers()]
+    return {buffer.address: size for buffer in found if buffer is not None and (size := buffer.size)}
+
+
+def copied(chunk: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a chunk in memory of its own, which has its rows alone.
+
+    Examples:
+        >>> chunk = pa.record_batch({"x": [1, 2, 3]})
+        >>> one = copied(chunk.slice(1, 1))
+        >>> one.to_pydict(), one["x"].buffers()[1].size
+        ({'x': [2]}, 8)
+    """
+    if not chunk.num_columns:
+        return chunk
+    return pa.RecordBatch.from_arrays(
+        [pa.concat_arrays([column]) for column in chunk.columns], schema=chunk.schema
+    )

@@ -1,0 +1,163 @@
+"""Kept chunks on ledgers: bytes by unique buffer, and chunks that go before anything waits for them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from arrowflow.executor import Ledger, keeping
+from arrowflow.executor.ledger import buffers_of
+from arrowflow.kernels.kept import KeptChunk, KeptChunks, KeptGroup
+from tests.effort import scaled
+from tests.executor.fakes import chunk
+
+SIZE = 800
+
+
+@pytest.fixture(autouse=True)
+def _nothing_idle() -> Iterator[None]:
+    yield
+    assert not keeping.idle_bytes(), "a test has left kept chunks behind"
+
+
+def ledger_of(budget: int, *kept: KeptChunks, shares: bool = False) -> Ledger:
+    ledger = Ledger(budget)
+    keeping.begin(ledger, shares=shares)
+    for each in kept:
+        keeping.join(ledger, each)
+    return ledger
+
+
+def group(number: int, *chunks: pa.RecordBatch) -> KeptGroup:
+    made = {(number, part, part + 1): KeptChunk(one, buffers_of(one)) for part, one in enumerate(chunks)}
+    return KeptGroup(made, {address: size for one in chunks for address, size in buffers_of(one).items()})
+
+
+def filled(kept: KeptChunks, ledger: Ledger, groups: int) -> None:
+    for number in range(groups):
+        assert keeping.add(ledger, kept, group(number, chunk(number, SIZE)))
+
+
+def counted(ledger: Ledger) -> tuple[int, int]:
+    ledger.drain()
+    return ledger.used, ledger.reclaimable
+
+
+def test_a_chunk_that_a_call_holds_is_counted_once() -> None:
+    kept = KeptChunks()
+    ledger = ledger_of(100 * SIZE, kept)
+    one = chunk(1, SIZE)
+    ticket = ledger.charge(buffers_of(one))
+    assert keeping.add(ledger, kept, group(0, one))
+    assert counted(ledger) == (SIZE, 0)
+    del ticket
+    assert counted(ledger) == (0, SIZE)
+    ticket = ledger.charge(buffers_of(one))
+    assert counted(ledger) == (SIZE, 0)
+    assert ledger.peak == SIZE
+    del ticket
+
+
+def test_kept_chunks_are_room_for_calls_and_the_last_one_goes_first() -> None:
+    kept = KeptChunks()
+    ledger = ledger_of(10 * SIZE, kept)
+    filled(kept, ledger, 5)
+    assert ledger.fits(10 * SIZE)
+    ledger.reserve(7 * SIZE)
+    assert [key[0] for key in kept.chunks] == [0, 1, 2]
+    assert counted(ledger) == (7 * SIZE, 3 * SIZE)
+    assert ledger.peak == 10 * SIZE
+    ledger.unreserve(7 * SIZE)
+    assert not keeping.add(ledger, kept, group(7, chunk(7, SIZE))), "it would only go again"
+
+
+def test_a_chunk_in_use_stays_since_its_end_would_free_nothing() -> None:
+    kept = KeptChunks()
+    ledger = ledger_of(10 * SIZE, kept)
+    filled(kept, ledger, 5)
+    ticket = ledger.charge(kept.chunks[4, 0, 1].buffers)
+    ledger.reserve(7 * SIZE)
+    assert [key[0] for key in kept.chunks] == [0, 1, 4]
+    del ticket
+
+
+def test_half_of_the_budget_is_kept_or_what_is_asked_for() -> None:
+    for asked, fits in ((None, 5), (3 * SIZE, 3), (100 * SIZE, 10)):
+        kept = KeptChunks(asked)
+        ledger = ledger_of(10 * SIZE, kept)
+        added = [keeping.add(ledger, kept, group(number, chunk(number, SIZE))) for number in range(12)]
+        assert added == [True] * fits + [False] * (12 - fits)
+
+
+def test_chunks_that_no_run_counts_go_for_other_pipelines() -> None:
+    idle, other = KeptChunks(), KeptChunks()
+    ended = ledger_of(10 * SIZE, idle, shares=True)
+    filled(idle, ended, 4)
+    keeping.leave(ended)
+    assert keeping.idle_bytes() == 4 * SIZE
+    ledger = ledger_of(10 * SIZE, other, shares=True)
+    assert keeping.add(ledger, other, group(9, chunk(9, SIZE)))
+    assert not keeping.add(ledger, other, group(8, chunk(8, SIZE))), "half of the budget is kept already"
+    ledger.reserve(8 * SIZE)
+    assert (len(other.chunks), len(idle.chunks)) == (0, 2), "its own go first"
+    ledger.unreserve(8 * SIZE)
+    keeping.leave(ledger)
+    del idle, other
+
+
+def test_a_budget_of_its_own_is_no_business_of_others() -> None:
+    idle = KeptChunks()
+    ended = ledger_of(10 * SIZE, idle)
+    filled(idle, ended, 4)
+    keeping.leave(ended)
+    ledger = ledger_of(10 * SIZE, shares=True)
+    ledger.reserve(10 * SIZE)
+    assert len(idle.chunks) == 4
+
+
+def test_a_smaller_budget_trims_what_is_kept() -> None:
+    kept = KeptChunks()
+    ledger = ledger_of(10 * SIZE, kept)
+    filled(kept, ledger, 5)
+    ledger.budget = 4 * SIZE
+    keeping.trim(ledger)
+    assert counted(ledger) == (0, 2 * SIZE)
+
+
+@pytest.mark.parametrize("seed", range(scaled(20)))
+def test_ledgers_count_each_buffer_that_is_used_or_kept(seed: int) -> None:
+    draws = random.Random(seed)
+    kept = KeptChunks()
+    budget = 12 * SIZE
+    ledgers = [ledger_of(budget, kept), ledger_of(budget, kept)]
+    tickets: list[list[tuple[Any, dict[int, int]]]] = [[], []]
+    for step in range(200):
+        at = draws.randrange(2)
+        ledger, held = ledgers[at], tickets[at]
+        action = draws.choice(["make", "make", "take", "drop", "drop", "reserve"])
+        if action == "make":  # one call makes chunks that share a buffer, and keeps them
+            whole = chunk(step, SIZE)
+            parts = [whole.slice(0, 50), whole.slice(50)]
+            held += [(ledger.charge(buffers_of(part)), dict(buffers_of(part))) for part in parts]
+            keeping.add(ledger, kept, group(step, *parts))
+            del whole, parts
+        elif action == "take" and kept.chunks:
+            one = draws.choice(list(kept.chunks.values()))
+            held.append((ledger.charge(one.buffers), dict(one.buffers)))
+            del one
+        elif action == "drop" and held:
+            held.pop(draws.randrange(len(held)))
+        elif action == "reserve":
+            num_bytes = draws.randrange(6 * SIZE)
+            ledger.reserve(num_bytes)
+            assert ledger.held <= budget or not ledger.reclaimable
+            ledger.unreserve(num_bytes)
+        for each, claims in zip(ledgers, tickets, strict=True):
+            used = {address: size for _, buffers in claims for address, size in buffers.items()}
+            both = used | {address: size for one in kept.groups for address, size in one.buffers.items()}
+            assert counted(each) == (sum(used.values()), sum(both.values()) - sum(used.values()))
+        assert kept.num_bytes == sum(one.num_bytes for one in kept.groups)

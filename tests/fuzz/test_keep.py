@@ -1,0 +1,102 @@
+"""Random plans over files deliver the same batches and states in three epochs, whether chunks are kept or not.
+
+The consumer overwrites each array that it may write. Runs go on from a random step of each epoch: over the dataset that
+has kept chunks, and over a new one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arrowflow as af
+from tests.effort import scaled
+from tests.fuzz import named
+from tests.fuzz.drafts import MAKERS, STEPS, Draft, grown, pick, sources
+from tests.fuzz.watch import kinds
+
+pytestmark = [pytest.mark.slow, pytest.mark.any_version]
+
+EPOCHS: Final = 3
+MOST_BATCHES: Final = 60
+KEEPS: Final = ("auto", "auto", 1 << 20, 2_000, 300)
+"""All that fits as it is or a second time, all of it copied, and parts of it."""
+
+Batches = list[tuple[dict[str, list[Any]], str]]
+"""Each batch, and the state after it."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    named.use_folder(tmp_path_factory.mktemp("keep"))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Draft:
+    """Draws a plan over files that ends in batches."""
+    draft = draw(sources(kinds=["parquet", "parquet", "parquet", "ipc", "csv", "json"]))
+    for name in draw(st.lists(st.sampled_from(list(STEPS)), max_size=3)):
+        draft = grown(draw, draft, name)
+    return MAKERS[pick(draw, *["batch"] * 6, *MAKERS)](draw, draft)
+
+
+def values(array: Any) -> list[Any]:
+    """Returns the values of an array, or of the parts of lists of different lengths."""
+    return [values(part) for part in array] if isinstance(array, tuple) else array.tolist()
+
+
+def delivered(loader: Any) -> Batches:
+    """Returns what an epoch delivers, and overwrites it."""
+    found: Batches = []
+    for batch in loader:
+        found.append(
+            ({name: values(array) for name, array in batch.items()}, json.dumps(loader.state_dict()))
+        )
+        for array in batch.values():
+            if isinstance(array, np.ndarray) and array.flags.writeable and array.dtype.kind in "if":
+                array[...] = 77
+        if len(found) == MOST_BATCHES:
+            break
+    return found
+
+
+def made(draft: Draft, **options: Any) -> af.Dataset:
+    """Makes the plan anew; a plan over columns that NumPy does not have is of no use."""
+    return draft.plain().with_options(af.Options(**options))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@settings(max_examples=scaled(400), database=None)
+@given(
+    draft=plans(),
+    keep=st.sampled_from(KEEPS),
+    cores=st.sampled_from([1, 2, 4]),
+    steps=st.tuples(*[st.integers(0, MOST_BATCHES)] * EPOCHS),
+)
+def test_kept_chunks_change_nothing(draft: Draft, keep: Any, cores: int, steps: tuple[int, ...]) -> None:
+    keeps, plain = made(draft, keep=keep, cpu_budget=cores), made(draft, keep=False)
+    try:
+        loader, without = (each.to_numpy(lists="ragged") for each in (keeps, plain))
+        expected = [delivered(without)]
+    except (af.PlanError, af.DataError, af.StateError):
+        kinds["refused"] += 1
+        return
+    found = [delivered(loader)]
+    for _ in range(EPOCHS - 1):
+        expected.append(delivered(without))
+        found.append(delivered(loader))
+    assert found == expected
+    kinds["kept" if loader.stats().kept_rows else "nothing kept"] += 1
+    for epoch, step in zip(expected, steps, strict=True):
+        if epoch:
+            at = step % len(epoch)
+            for dataset in (keeps, made(draft, keep=keep)):
+                resumed = dataset.to_numpy(lists="ragged")
+                resumed.load_state_dict(json.loads(epoch[at][1]))
+                rest = delivered(resumed)[: len(epoch) - at - 1]
+                assert rest == epoch[at + 1 :]

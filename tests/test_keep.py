@@ -1,0 +1,238 @@
+"""`Options(keep=…)`: what was decoded once is kept for later epochs, and nothing else changes.
+
+`tests/fuzz/test_keep.py` compares batches and states of random plans with and without.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow import options
+from arrowflow import run as run_module
+from arrowflow.clock import WallClock
+from arrowflow.executor import keeping
+from arrowflow.executor.ledger import ticket_bytes
+
+ROWS = 20_000
+GROUP_ROWS = 1_000
+ROW_BYTES = 24
+"""Of `x`, `y` and `z`."""
+
+
+def write(path: Path, first: int = 0, rows: int = ROWS) -> None:
+    ids = np.arange(first, first + rows)
+    pq.write_table(pa.table({"x": ids, "y": ids * 0.5}), path, row_group_size=GROUP_ROWS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(2):
+        write(tmp_path / f"{number}.parquet", number * ROWS)
+    return tmp_path
+
+
+def rows_of(folder: Path) -> af.Dataset:
+    return af.read_parquet(folder).with_columns(z=pl.col("y") + 1)
+
+
+def run(loader: af.Loader[dict[str, Any]]) -> tuple[list[int], af.Statistics]:
+    """Returns the ids of an epoch, and its figures."""
+    found = [number for batch in loader for number in batch["x"].tolist()]
+    return found, loader.stats()
+
+
+def test_after_a_shuffle_the_second_epoch_decodes_nothing(folder: Path) -> None:
+    keeps = rows_of(folder).shuffle(5_000, seed=1).batch(512).to_numpy()
+    plain = rows_of(folder).shuffle(5_000, seed=1).batch(512).with_options(af.Options(keep=False)).to_numpy()
+    for epoch in range(3):
+        found, stats = run(keeps)
+        assert found == run(plain)[0]
+        assert stats.kept_rows == (2 * ROWS if epoch else 0)
+        assert 0 < stats.kept_bytes == stats.keepable_bytes <= 1.1 * 2 * ROWS * ROW_BYTES
+    assert f"{2 * ROWS:,} rows of this run were not decoded again" in keeps.explain()
+
+
+def test_batches_that_own_their_memory_are_copies_from_the_third_epoch_on(folder: Path) -> None:
+    loader = rows_of(folder).batch(500).to_numpy()
+    assert "copies of the chunks that are kept" in loader.explain(copies=True)
+    for epoch in range(4):
+        found = []
+        for batch in loader:
+            found += batch["x"].tolist()
+            batch["x"][...] = -1  # as a consumer may
+        assert found == list(range(2 * ROWS))
+        assert loader.stats().kept_rows == (2 * ROWS if epoch > 1 else 0)
+
+
+def test_a_size_that_is_asked_for_holds_from_the_first_epoch_on(folder: Path) -> None:
+    asked = 2 * ROWS * ROW_BYTES // 2
+    loader = rows_of(folder).batch(500).with_options(af.Options(keep=asked)).to_numpy()
+    kept = []
+    for _ in range(3):
+        found, stats = run(loader)
+        assert found == list(range(2 * ROWS))
+        assert stats.kept_bytes <= asked
+        kept.append(stats.kept_rows)
+    assert kept[0] == 0
+    assert kept[1] == kept[2] > 0.4 * 2 * ROWS, "the first that fit stay"
+
+
+def test_repetitions_take_from_the_first_one(folder: Path) -> None:
+    loader = rows_of(folder).shuffle(1_000, seed=1).repeat(3).batch(500).to_numpy()
+    found, stats = run(loader)
+    assert sorted(found) == sorted([*range(2 * ROWS)] * 3)
+    assert stats.kept_rows > ROWS
+
+
+CALLS: dict[str, Callable[[af.Dataset], Any]] = {
+    "to_table": lambda ds: ds.to_table(),
+    "reduce": lambda ds: ds.reduce(0, lambda total, batch: total + batch.num_rows),
+    "peek": lambda ds: ds.batch(10).to_numpy().peek(),
+    "keep=False": lambda ds: list(ds.with_options(af.Options(keep=False))),
+    "cache": lambda ds: list(ds.cache()),
+    "lanes": lambda ds: list(ds.batch(64).split_by_rank(0, 2, how="parts")),
+    "on_error": lambda ds: list(ds.with_options(af.Options(on_error="skip"))),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_is_kept_where_nobody_comes_again(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = []
+    monkeypatch.setattr(keeping, "add", lambda *arguments: added.append(arguments))
+    CALLS[name](rows_of(folder).shuffle(1_000, seed=1))
+    assert not added
+    list(rows_of(folder).shuffle(1_000, seed=1))
+    assert added, "or this test cannot fail"
+
+
+def test_mapped_files_are_not_kept(tmp_path: Path) -> None:
+    table = pa.table({"x": range(ROWS)})
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as file:
+        file.write_table(table)
+    loader = af.read_ipc(tmp_path / "a.arrow").shuffle(1_000, seed=1).batch(500).to_numpy()
+    for _ in range(2):
+        assert run(loader)[1].kept_bytes == 0
+
+
+def test_a_file_that_has_changed_is_decoded_anew(folder: Path) -> None:
+    loader = rows_of(folder).shuffle(1_000, seed=1).batch(500).to_numpy()
+    run(loader)
+    assert sorted(run(loader)[0]) == list(range(2 * ROWS))
+    write(folder / "0.parquet", 5 * ROWS)
+    os.utime(folder / "0.parquet", ns=(1, 1))  # a file system may count time in large steps
+    assert sorted(run(loader)[0]) == [*range(ROWS, 2 * ROWS), *range(5 * ROWS, 6 * ROWS)]
+
+
+def test_a_file_that_changes_during_a_run_is_an_error(folder: Path) -> None:
+    loader = (
+        rows_of(folder).repeat().batch(500).with_options(af.Options(keep="64MiB", autotune=False)).to_numpy()
+    )
+    batches = iter(loader)
+    for _ in range(2 * ROWS // 500 * 2):
+        next(batches)
+    assert loader.stats().kept_rows
+    os.utime(folder / "0.parquet", ns=(1, 1))
+    with pytest.raises(af.SourceError, match="changed"):
+        list(batches)
+
+
+def test_a_kept_chunk_goes_on_with_a_claim_on_its_bytes(folder: Path) -> None:
+    """Functions after it are foreseen by the claim, and it counts where nothing keeps it any more."""
+    dataset = rows_of(folder).map(lambda batch: batch, keeps_rows=True)
+    list(dataset)
+    engine = run_module.start(dataset._ready(), 1, None, WallClock(), None)
+    try:
+        item = engine.next_item()
+        assert item is not None
+        assert engine.statistics().kept_rows
+        assert ticket_bytes(item.ticket) >= item.chunk.nbytes > 0
+    finally:
+        engine.close()
+
+
+def test_memory_goes_with_the_dataset(folder: Path) -> None:
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    dataset = rows_of(folder).shuffle(1_000, seed=1).batch(500)
+    loader = dataset.to_numpy()
+    run(loader)
+    assert pa.total_allocated_bytes() - before >= 2 * ROWS * ROW_BYTES
+    del dataset, loader
+    assert pa.total_allocated_bytes() - before < ROWS
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_the_ledger_stays_within_any_budget(copies: bool, folder: Path) -> None:
+    dataset = rows_of(folder) if copies else rows_of(folder).shuffle(4_000, seed=1)
+    largest = 64 * GROUP_ROWS * ROW_BYTES  # a call decodes at most so many row groups
+    for budget in (300_000, 500_000, 1_000_000, 2_000_000):
+        loader = dataset.batch(500).with_options(af.Options(ram_budget=budget)).to_numpy()
+        for _ in range(4):
+            found, stats = run(loader)
+            assert sorted(found) == list(range(2 * ROWS))
+            assert stats.ledger_peak_bytes <= budget + min(largest, budget)
+            assert stats.kept_bytes <= budget // 2
+
+
+def test_a_pipeline_that_needs_memory_gets_that_of_kept_chunks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarter = 2 * 2 * ROWS * ROW_BYTES
+    monkeypatch.setattr(options, "available_memory_bytes", lambda: 4 * quarter)
+    train = rows_of(folder).shuffle(1_000, seed=1).batch(500).to_numpy()
+    run(train)
+    assert keeping.idle_bytes() == train.stats().kept_bytes > 0.4 * quarter
+
+    # Two windows are collected and gathered, which take all of the budget.
+    window = int(0.7 * 2 * ROWS)
+    other = rows_of(folder).shuffle(window, seed=2).batch(500).to_numpy()
+    batches = iter(other)
+    first = next(batches)
+    held = other.stats().ledger_bytes + keeping.idle_bytes()
+    assert held <= quarter + window * ROW_BYTES
+    assert keeping.idle_bytes() < train.stats().kept_bytes, "nothing went, or this test cannot fail"
+    rest = [number for batch in batches for number in batch["x"].tolist()]
+    assert sorted([*first["x"].tolist(), *rest]) == list(range(2 * ROWS))
+    assert sorted(run(train)[0]) == list(range(2 * ROWS))
+
+
+def test_a_pipeline_that_pauses_gives_up_what_exceeds_its_new_share(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarter = 3 * 2 * ROWS * ROW_BYTES
+    monkeypatch.setattr(options, "available_memory_bytes", lambda: 4 * quarter)
+    train = rows_of(folder).shuffle(1_000, seed=1).batch(500).to_numpy()
+    expected = run(train)[0]
+    train.set_epoch(0)
+    paused = iter(train)
+    found = next(paused)["x"].tolist()
+    assert train.stats().kept_bytes > quarter // 4
+    other = rows_of(folder).shuffle(10_000, seed=2).batch(500).to_numpy()
+    batches = iter(other)
+    rest = next(batches)["x"].tolist()
+    assert train.stats().kept_bytes <= quarter // 4
+    rest += [number for batch in batches for number in batch["x"].tolist()]
+    assert sorted(rest) == list(range(2 * ROWS))
+    assert other.stats().ledger_peak_bytes <= quarter
+    assert found + [number for batch in paused for number in batch["x"].tolist()] == expected
+
+
+@pytest.mark.parametrize("value", [True, "much", 0, -1, 1.5])
+def test_keep_is_auto_false_or_a_size(value: Any) -> None:
+    with pytest.raises(af.PlanError, match="keep is 'auto', False or a size"):
+        af.Options(keep=value)
+    assert af.Options(keep="1KiB").keep == 1024
