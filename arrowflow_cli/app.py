@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
@@ -206,6 +208,10 @@ def clear_entries(
 def _run(command: str, *arguments: Any, **options: Any) -> None:
     """Runs a command; its errors become one line, and an exit code."""
     errors = importlib.import_module("arrowflow.errors")
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = io.StringIO()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal has all letters
     try:
         found = importlib.import_module(f"arrowflow.cli.{command}").run(*arguments, **options)
         sys.stdout.flush()
@@ -213,9 +219,12 @@ def _run(command: str, *arguments: Any, **options: Any) -> None:
         _fail(error, USAGE)
     except errors.ArrowflowError as error:
         _fail(error, FAILED)
-    except BrokenPipeError:  # the reader, such as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(FAILED) from None
+    except OSError as error:
+        with suppress(OSError):  # what waits to be written is lost, too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has enough
+            raise typer.Exit(FAILED) from None
+        _fail(error, FAILED)
     if found:
         raise typer.Exit(FAILED)
 

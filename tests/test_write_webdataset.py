@@ -79,6 +79,7 @@ def test_without_rows_there_is_an_empty_archive(tmp_path: Path) -> None:
         ({"__key__": [0.5], "txt": ["a"]}, ["'__key__'", "double"]),
         ({"__key__": ["a"], "x/y": ["a"]}, ["'x/y'", "rename"]),
         ({"__key__": ["a"], "": ["a"]}, ["''", "rename"]),
+        ({"__key__": ["a"], "txt": ["a"], "TXT": ["b"]}, ["'TXT'", "lower case", "rename it to 'txt'"]),
         ({"__key__": ["a", None], "txt": ["a", "b"]}, ["None is no key"]),
         ({"__key__": ["a.b"], "txt": ["a"]}, ["'a.b' is no key"]),
         ({"__key__": ["a/"], "txt": ["a"]}, ["'a/' is no key"]),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
 from arrowflow.cli.output import counted, size, write_json, write_table, write_text
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, SourceError
 
 
 def run(
@@ -21,6 +22,8 @@ def run(
     as_json: bool,
 ) -> bool:
     """Shows or removes entries; finds damaged descriptions."""
+    if not Path(path).exists():
+        raise SourceError(f"cache: there is no folder {path!r}; give the one that cache(path) names")
     if action == "clear":
         entries = cache_clear(path, older_than=older_than, max_bytes=max_bytes)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -20,7 +21,8 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def write_json(value: object) -> None:
     """Writes one JSON value and ends the line."""
-    sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+    text = json.dumps(_finite(value), default=_plain, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(text + "\n")
 
 
 def write_text(*lines: str) -> None:
@@ -81,6 +83,15 @@ def counted(count: int, name: str) -> str:
 
 def _text(cell: str) -> Any:
     return optional("rich.text", user="arrowflow", extra="cli").Text(printable(cell))
+
+
+def _finite(value: Any) -> Any:
+    """Returns a value with texts in place of NaN and infinity, which JSON lacks: those of JSON by protobuf."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return list(map(_finite, value)) if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> Any:

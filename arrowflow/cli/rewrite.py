@@ -63,6 +63,7 @@ def run(
         raise PlanError("rewrite: the rows of the source are not known before it is read")
     shard_rows = shard_rows or _shard_rows(files, rows, group_rows or KINDS[to].default_rows)
     place = _local(target)
+    _check_apart(source, place)
     writer_of(
         KINDS[to],
         target,
@@ -147,6 +148,15 @@ def _shard_rows(files: Read, rows: int, group_rows: int) -> int:
 def _local(target: str) -> Path | None:
     filesystem, place = locate(target, operator="rewrite")
     return Path(place) if filesystem.type_name == "local" else None
+
+
+def _check_apart(source: str, place: Path | None) -> None:
+    """Raises `PlanError` if the target lies in the folder that is read, whose rows would then be there twice."""
+    folder = None if place is None else _local(source)
+    if place is not None and folder is not None and folder.resolve() in place.resolve().parents:
+        raise PlanError(
+            f"rewrite: the target {str(place)!r} lies in the source, which would have all rows twice; choose a place outside"
+        )
 
 
 def _identity(files: Read) -> list[list[Any]]:

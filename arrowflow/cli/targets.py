@@ -51,7 +51,12 @@ def loaded(operator: str, text: str) -> Target:
             raise PlanError(f"{operator}: {module!r} has no {path!r}; {closest(name, known, kind='names')}")
         found = getattr(found, name)
     if callable(found) and not isinstance(found, Dataset | Loader):
-        found = found()
+        try:
+            found = found()
+        except Exception as error:
+            raise PlanError(
+                f"{operator}: {text}(), called without arguments, raised {said(error)}"
+            ) from error
     if not isinstance(found, Dataset | Loader):
         raise PlanError(
             f"{operator}: {text} is no Dataset and no loader, and returns none, but {type(found).__name__}"

@@ -43,6 +43,11 @@ class ArchiveEncoder:
                     f"column {field.name!r}: a member of a WebDataset has no place for {field.type}, but for bytes, texts, "
                     "numbers and booleans; encode the column by a map, or write Parquet files"
                 )
+            if field.name != field.name.lower():
+                raise WriteError(
+                    f"column {field.name!r}: readers of WebDataset take the names of columns in lower case; rename it to "
+                    f"{field.name.lower()!r}"
+                )
             if not _COLUMN.fullmatch(field.name):
                 raise WriteError(
                     f"column {field.name!r}: a file's name cannot end like this; rename the column"

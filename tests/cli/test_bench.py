@@ -27,6 +27,10 @@ def made():
 
 def fails():
     raise af.PlanError("its own")
+
+
+def sized(size):
+    return dataset
 """
 
 
@@ -82,6 +86,7 @@ def test_a_report_without_a_folder_is_refused_before_anything_runs(job: str, run
         ("job_of_bench:datase", "did you mean 'dataset'?"),
         ("job_of_bench:number", "but int"),
         ("job_of_bench:fails", "its own"),
+        ("job_of_bench:sized", "raised TypeError: sized() missing 1 required"),
         ("no_such_module:x", "cannot be imported"),
         ("job_of_bench.py", "module:name"),
     ],

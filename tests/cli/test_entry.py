@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +55,29 @@ main()
     done = python("-c", code)
     assert done.returncode == 1
     assert "pip install 'arrowflow[cli]'" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["closed", "full", "ascii"])
+def test_any_output_is_a_result_or_one_line(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("é\n")
+    command = {
+        "closed": [">&-"],
+        "full": [">/dev/full"],
+        "ascii": [],
+    }[kind]
+    if kind == "full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    words = [shlex.quote(sys.executable), "-m", "arrowflow", "head", shlex.quote(str(tmp_path)), *command]
+    done = subprocess.run(
+        " ".join(words),
+        shell=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == (kind == "full"), done.stderr
+    assert done.stderr.count("\n") == (kind == "full"), done.stderr
+    assert ("\\xe9" in done.stdout) == (kind == "ascii")

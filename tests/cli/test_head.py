@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ def test_json_has_dates_and_bytes_as_texts(file: Path, run: Callable[..., Any]) 
     assert first["day"] == "2024-01-01"
     assert base64.b64decode(first["image"]) == b"\x00\xff"
     assert second["price"] is None
+
+
+def test_json_has_no_nan(tmp_path: Path, run: Callable[..., Any]) -> None:
+    file = tmp_path / "rows.parquet"
+    pl.DataFrame({"x": [math.nan, 1.5], "y": [[math.inf, None], [-math.inf]]}).write_parquet(file)
+    lines = run("head", file, "--json").stdout.splitlines()
+    found = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert found == [{"x": "NaN", "y": ["Infinity", None]}, {"x": 1.5, "y": ["-Infinity"]}]
 
 
 def test_a_table_has_the_first_rows(file: Path, run: Callable[..., Any]) -> None:

@@ -150,6 +150,12 @@ def test_lists_of_other_sizes_are_no_fixed_ones(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_target_in_the_source_is_refused(source: Path, run: Callable[..., Any]) -> None:
+    done = run("rewrite", source, source / "a" / "b", code=2)
+    assert "lies in the source" in done.stderr
+    assert pds.dataset(source).to_table().num_rows == ROWS
+
+
 def test_a_remote_target_is_written_as_writers_do(
     source: Path, run: Callable[..., Any], answer: Callable[..., Any]
 ) -> None:

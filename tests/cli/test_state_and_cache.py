@@ -68,6 +68,12 @@ def test_entries_are_those_of_cache_info(
     assert run("cache", "info", cache, "no", code=2).stderr.startswith("arrowflow: ")
 
 
+@pytest.mark.parametrize("action", ["ls", "info", "clear"])
+def test_a_folder_that_is_not_there_fails(action: str, tmp_path: Path, run: Callable[..., Any]) -> None:
+    more = ["--yes"] if action == "clear" else []
+    assert "no folder" in run("cache", action, tmp_path / "none", *more, code=1).stderr
+
+
 def test_a_damaged_description_is_a_finding(cache: Path, run: Callable[..., Any]) -> None:
     Path(af.cache_info(cache)[0].path, "entry.json").write_text("{")
     damaged = [entry.problem for entry in af.cache_info(cache) if entry.problem]

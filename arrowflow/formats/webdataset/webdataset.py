@@ -84,6 +84,11 @@ class WebdatasetFormat(Format):
     def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Self:
         """See `Untyped.typed`."""
         for each in schema:
+            if each.name != each.name.lower():
+                raise SchemaError(
+                    f"column {each.name!r}: columns of WebDataset are in lower case, however members are spelled; write "
+                    f"{each.name.lower()!r}"
+                ).locate(operator=f"read_{self.name}")
             if not _is_parsed(each.type):
                 raise SchemaError(
                     f"column {each.name!r}: a member cannot be read as {each.type}; expected binary, string, a number or a "

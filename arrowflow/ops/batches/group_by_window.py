@@ -33,7 +33,9 @@ KEY_TYPES: tuple[Any, ...] = (
     pa.types.is_integer,
     pa.types.is_boolean,
     pa.types.is_string,
+    pa.types.is_large_string,
     pa.types.is_binary,
+    pa.types.is_large_binary,
     pa.types.is_date32,
 )
 

@@ -21,7 +21,7 @@ from arrowflow.ops.columns.column_program import (
     values_by_column,
 )
 from arrowflow.plan.node import Node
-from arrowflow.types import declared_values, exact_values, is_untyped
+from arrowflow.types import declared_values, exact_values, is_untyped, normalise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class FillNull(ColumnOperator):
         values = named if self.by_column is not None else self._everywhere(schema)
         for name, value in named.items():
             text = isinstance(value.value if isinstance(value, Literal) else value, str)
-            if not text and pa.types.is_string(schema.field(name).type):
+            if not text and normalise(schema.field(name).type) == pa.string():
                 # Arrow would write the number as a text.
                 raise PlanError(f"column {name!r} holds texts, and {shown(value)} is none")
         return (

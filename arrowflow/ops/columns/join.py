@@ -31,7 +31,7 @@ from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Mark
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.types import is_untyped, untyped
+from arrowflow.types import is_untyped, normalise, untyped
 
 How = Literal["left", "inner"]
 
@@ -180,7 +180,7 @@ class Join(Operator):
             return untyped([*schema.names, *self.columns])
         for wanted in self.table.keys.schema:
             found = schema.field(wanted.name).type
-            if found != wanted.type:
+            if not _is_same_key(found, wanted.type):
                 raise SchemaError(
                     f"the key {wanted.name!r} is {found} in the dataset and {wanted.type} in the table, expected one type; "
                     f"write .cast({{{wanted.name!r}: {_spelled(wanted.name, wanted.type)}}}) before join, or cast it in the table"
@@ -227,6 +227,12 @@ class Join(Operator):
             facts=lambda: ("gather a row for each match",),
         )
         return look_up, cut, gather
+
+
+def _is_same_key(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether equal values of two types have equal words: the width of offsets does not matter."""
+    codes = pa.types.is_dictionary(one) or pa.types.is_dictionary(other)
+    return one == other or (not codes and normalise(one) == normalise(other))
 
 
 def _spelled(name: str, type: pa.DataType) -> str:

@@ -231,6 +231,8 @@ def test_map_above_is_the_reduction() -> None:
             pa.date32(),
         ),
         ([1 << 63, 2, None, 1 << 63], pa.uint64()),
+        (["a", "b", None, "a"], pa.large_string()),
+        ([b"a", b"b", None, b"a"], pa.large_binary()),
     ],
 )
 def test_types_of_keys(values: list[Any], type: pa.DataType) -> None:

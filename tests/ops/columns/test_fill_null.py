@@ -92,6 +92,11 @@ def test_a_value_that_fits_nowhere_is_refused(value: Any) -> None:
     refused(af.PlanError, lambda: af.from_arrow(NUMBERS).fill_null(value).schema, "fill_null")
 
 
+def test_a_text_with_large_offsets_takes_no_number() -> None:
+    ds = af.from_arrow(NUMBERS).cast({"s": pa.large_string()})
+    refused(af.PlanError, lambda: ds.fill_null({"s": 3}).schema, "column 's' holds texts")
+
+
 @pytest.mark.parametrize(
     ("type", "stored"),
     [

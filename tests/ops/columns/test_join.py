@@ -97,6 +97,15 @@ def test_enums_meet_by_their_values() -> None:
     assert rows.join(table, "k").to_table()["v"].to_pylist() == [2, 1, None]
 
 
+@pytest.mark.parametrize("kind", ["text", "bytes"])
+def test_files_of_polars_meet_frames_of_polars(kind: str, tmp_path: Any) -> None:
+    """Polars writes texts with large offsets; frames have the plain types of a pipeline."""
+    rows, table = drawn(KEYS[kind], 20, 0), pl.DataFrame({"key": KEYS[kind], "value": range(len(KEYS[kind]))})
+    rows.write_parquet(tmp_path / "rows.parquet")
+    found = af.read_parquet(tmp_path / "rows.parquet").join(table, "key")
+    assert_frame_equal(pl.DataFrame(found), rows.join(table, "key", how="left", maintain_order="left"))
+
+
 @pytest.mark.parametrize("step", [1, 64, 1 << 20, 1 << 44, 0x9E3779B97F4A7C15])
 def test_an_index_finds_each_key_alone(step: int) -> None:
     keys = (np.arange(5_000, dtype=np.uint64) * np.uint64(step)).view(np.int64)
