@@ -2947,13 +2947,16 @@ class Dataset:
             [1, 2, 1]
         """
         columns = fitting.asked_for(
-            self.schema, mean=mean, min_max=min_max, quantiles=quantiles or {}, vocabulary=vocabulary or {}
+            self.schema,
+            mean=mean,
+            min_max=min_max,
+            quantiles={} if quantiles is None else quantiles,
+            vocabulary={} if vocabulary is None else vocabulary,
         )
         if not self._counted("fit", columns):
             raise DataError(
                 "fit: there are no rows, so no column has a mean or a vocabulary; look at filters and paths"
             )
-        fitting.check_finite(columns)
         fitting.check_finite(columns)
         return FeatureStatistics(columns)
 

@@ -125,8 +125,15 @@ class FeatureStatistics:
         """Returns a list of fixed size for each value: 1.0 at its place in the vocabulary, and 0.0 elsewhere, as float32.
 
         Null, and a value that the vocabulary lacks, are all 0.0.
+
+        Raises:
+            DataError: The vocabulary is empty, so a list would hold nothing.
         """
         places, most = self.index(column), len(self.vocabulary(column))
+        if not most:
+            raise DataError(
+                f"column {column!r} has no value but nulls, so it has no vocabulary; leave it out"
+            )
         return pl.concat_arr([(places == number + 1).cast(pl.Float32) for number in range(most)])
 
     # ------------------------------------------------------------------ merged, stored
