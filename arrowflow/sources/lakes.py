@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
@@ -60,9 +61,9 @@ def read_delta(
             format=find("parquet"),
             paths=(),
             filesystem=filesystem,
-            table=as_table(table),
+            table=as_table(_path("read_delta", table)),
             version=version,
-            log_options=None if storage_options is None else dict(storage_options),
+            log_options=_client("read_delta", "storage_options", storage_options),
             num_parallel_calls=parallel_calls("read_delta", num_parallel_calls),
             policy=BadRowPolicy("raise"),
         )
@@ -105,7 +106,9 @@ def read_iceberg(
     given: Any = snapshot
     if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
         raise PlanError(f"read_iceberg: snapshot is the number of a snapshot, got {shown(snapshot)}")
-    location, own = as_metadata(table)
+    is_loaded = hasattr(table, "metadata_location")
+    location, own = as_metadata(table if is_loaded else _path("read_iceberg", table))
+    client = _client("read_iceberg", "properties", properties)
     return Dataset(
         ReadIceberg(
             format=find("parquet"),
@@ -113,8 +116,22 @@ def read_iceberg(
             filesystem=filesystem,
             table=location,
             snapshot=snapshot,
-            properties=own if properties is None else dict(properties),
+            properties=own if client is None else client,
             num_parallel_calls=parallel_calls("read_iceberg", num_parallel_calls),
             policy=BadRowPolicy("raise"),
         )
     )
+
+
+def _path(operator: str, table: object) -> str:
+    path = os.fspath(table) if isinstance(table, str | PathLike) else None
+    if not isinstance(path, str) or not path:
+        raise PlanError(f"{operator}: expected the path or the URL of a table, got {shown(table)}")
+    return path
+
+
+def _client(operator: str, argument: str, given: Any) -> dict[str, str] | None:
+    """Returns the arguments of a client."""
+    if given is not None and not isinstance(given, Mapping):
+        raise PlanError(f"{operator}: {argument} is a mapping from names to values, got {shown(given)}")
+    return None if given is None else dict(given)
