@@ -2808,7 +2808,7 @@ class Dataset:
         Half-written datasets are treated as by `write_parquet`. The column `__key__` has the key of each row, a text
         or a number: the name of a file without a dot, and maybe with folders. Each other column is a member `key.column`; a null
         has none. Bytes stay as they are, numbers and booleans become texts. So name columns as readers of the
-        format expect them: `jpg`, `cls`, `txt`, `json`. Equal rows make equal archives.
+        format expect them, in lower case: `jpg`, `cls`, `txt`, `json`. Equal rows make equal archives.
 
         Args:
             path: As in `write_parquet`.
@@ -2947,7 +2947,11 @@ class Dataset:
             [1, 2, 1]
         """
         columns = fitting.asked_for(
-            self.schema, mean=mean, min_max=min_max, quantiles=quantiles or {}, vocabulary=vocabulary or {}
+            self.schema,
+            mean=mean,
+            min_max=min_max,
+            quantiles={} if quantiles is None else quantiles,
+            vocabulary={} if vocabulary is None else vocabulary,
         )
         if not self._counted("fit", columns):
             raise DataError(

@@ -122,8 +122,15 @@ class FeatureStatistics:
         """Returns a list of fixed size for each value: 1.0 at its place in the vocabulary, and 0.0 elsewhere, as float32.
 
         Null, and a value that the vocabulary lacks, are all 0.0.
+
+        Raises:
+            DataError: The vocabulary is empty, so a list would hold nothing.
         """
         size = len(self.vocabulary(column))
+        if not size:
+            raise DataError(
+                f"column {column!r} has no value but nulls, so it has no vocabulary; leave it out"
+            )
         return call("one_hot", 0, [pl.col(column), self._words(column)], pl.Array(pl.Float32, size))
 
     # ------------------------------------------------------------------ merged, stored

@@ -88,6 +88,11 @@ def asked_for(
     vocabulary: Mapping[str, int],
 ) -> Columns:
     """Returns the columns to count; raises where one is missing or of another type."""
+    for argument, sizes in ("quantiles", quantiles), ("vocabulary", vocabulary):
+        if not isinstance(sizes, Mapping):
+            raise PlanError(
+                f"fit: {argument} is a mapping from names of columns to numbers, such as {{'price': 100}}, got {shown(sizes)}"
+            )
     found: Columns = {}
     for argument, names in ("mean", mean), ("min_max", min_max), ("quantiles", quantiles):
         for name in _names(argument, names):
@@ -170,7 +175,8 @@ def words(column: Column) -> list[Any]:
 
 
 def _names(argument: str, given: Any) -> list[str]:
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+    is_list = isinstance(given, Iterable) and not isinstance(given, str)
+    if not is_list or not all(isinstance(name, str) for name in given):
         raise PlanError(f"fit: {argument} is a list of names of columns, got {shown(given)}")
     return list(given)
 

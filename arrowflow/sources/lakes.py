@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
 from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset
+from arrowflow.errors import PlanError, shown
 from arrowflow.formats import find
 from arrowflow.ops.sources.read_delta import ReadDelta, as_table
 from arrowflow.ops.sources.read_iceberg import ReadIceberg, as_metadata
@@ -57,9 +59,9 @@ def read_delta(
             format=find("parquet"),
             paths=(),
             filesystem=filesystem,
-            table=as_table(table),
+            table=as_table(_path("read_delta", table)),
             version=None if version is None else check_size("read_delta", "version", version, least=0),
-            log_options=None if storage_options is None else dict(storage_options),
+            log_options=_client("read_delta", "storage_options", storage_options),
             num_parallel_calls=parallel_calls("read_delta", num_parallel_calls),
             policy=BadRowPolicy("raise"),
         )
@@ -99,7 +101,9 @@ def read_iceberg(
         Dataset
           read_iceberg('/lake/rows/metadata/00001.metadata.json'; snapshot 3)
     """
-    location, own = as_metadata(table)
+    is_loaded = hasattr(table, "metadata_location")
+    location, own = as_metadata(table if is_loaded else _path("read_iceberg", table))
+    client = _client("read_iceberg", "properties", properties)
     return Dataset(
         ReadIceberg(
             format=find("parquet"),
@@ -107,7 +111,7 @@ def read_iceberg(
             filesystem=filesystem,
             table=location,
             snapshot=None if snapshot is None else check_size("read_iceberg", "snapshot", snapshot, least=0),
-            properties=own if properties is None else dict(properties),
+            properties=own if client is None else client,
             num_parallel_calls=parallel_calls("read_iceberg", num_parallel_calls),
             policy=BadRowPolicy("raise"),
         )
@@ -153,9 +157,23 @@ def read_lance(
     """
     return Dataset(
         ReadLance(
-            table=as_table(table),
+            table=as_table(_path("read_lance", table)),
             version=None if version is None else check_size("read_lance", "version", version),
-            client=None if storage_options is None else dict(storage_options),
+            client=_client("read_lance", "storage_options", storage_options),
             num_parallel_calls=parallel_calls("read_lance", num_parallel_calls),
         )
     )
+
+
+def _path(operator: str, table: object) -> str:
+    path = os.fspath(table) if isinstance(table, str | PathLike) else None
+    if not isinstance(path, str) or not path:
+        raise PlanError(f"{operator}: expected the path or the URL of a table, got {shown(table)}")
+    return path
+
+
+def _client(operator: str, argument: str, given: Any) -> dict[str, str] | None:
+    """Returns the arguments of a client."""
+    if given is not None and not isinstance(given, Mapping):
+        raise PlanError(f"{operator}: {argument} is a mapping from names to values, got {shown(given)}")
+    return None if given is None else dict(given)

@@ -226,6 +226,8 @@ def test_columns_of_one_value_and_of_none() -> None:
     )
     assert made.to_table().to_pydict() == {"a": [0.0, 0.0, None], "b": [0.0, 0.0, None], "c": [1, 1, None]}
     refused(af.DataError, lambda: stats.standardize("none"), "'none'", "no value but nulls")
+    empty = af.from_arrow(table).cast({"none": pa.string()}).fit(vocabulary={"none": 3})
+    refused(af.DataError, lambda: empty.one_hot("none"), "'none'", "no vocabulary")
     assert af.FeatureStatistics.of_json(json.loads(json.dumps(stats.to_json()))).missing("none") == 3
 
 
@@ -237,6 +239,10 @@ def test_what_cannot_be_fitted() -> None:
     refused(af.SchemaError, lambda: ds.fit(mean=["brand"]), "fit", "'brand'", "numbers")
     refused(af.SchemaError, lambda: ds.fit(vocabulary={"price": 10}), "fit", "'price'", "quantiles=")
     refused(af.PlanError, lambda: ds.fit(quantiles={"price": 1}), "fit", "'price'", "from 2 on")
+    refused(af.PlanError, lambda: ds.fit(mean=3), "fit", "list of names")  # type: ignore[arg-type]
+    names: Any = ["brand"]
+    refused(af.PlanError, lambda: ds.fit(quantiles=names), "fit: quantiles is a mapping")
+    refused(af.PlanError, lambda: ds.fit(vocabulary=names), "fit: vocabulary is a mapping")
     refused(af.PlanError, lambda: ds.fit(vocabulary={"brand": True}), "fit", "'brand'")
     refused(af.DataError, lambda: ds.filter(pl.col("qty") > 99).fit(mean=["price"]), "fit", "no rows")
     infinite: npt.NDArray[np.float64] = np.array([1.0, math.inf, -math.inf])

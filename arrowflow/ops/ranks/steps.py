@@ -103,9 +103,10 @@ def steps_of(
     return Steps(size, drops, most, least, added=most * lanes - total)
 
 
-def no_step(why: str) -> DataError:
-    """Returns the error of an epoch that has rows and no step."""
+def no_step(why: str, *, is_whole: bool = False) -> DataError:
+    """Returns the error of an epoch that has rows and no step, of a plan that runs in parts or whole."""
+    last = "" if is_whole else ', or how="whole"'
     return DataError(
         f"an epoch has rows, but equal steps leave all of them out: {why}; use fewer processes, a smaller batch size, "
-        'batch(…, pad_remainder=True), or how="whole"'
+        f"{'or ' if is_whole else ''}batch(…, pad_remainder=True){last}"
     )

@@ -237,7 +237,8 @@ class ShareKernel(SerialKernel):
         """Raises where all that came was left out."""
         if self._left and not self._began:
             raise no_step(
-                f"it has {self._left:,} {self._left_as}, which are too few for {self._process.world_size} processes"
+                f"it has {self._left:,} {self._left_as}, which are too few for {self._process.world_size} processes",
+                is_whole=True,
             )
         return iter(())
 

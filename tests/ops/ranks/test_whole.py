@@ -92,8 +92,9 @@ def test_each_rank_has_its_rows_of_each_batch(name: str) -> None:
     for size in SIZES:
         expected = cut(batches, size)
         if size > 1 and not expected:
-            with pytest.raises(af.DataError, match="equal steps leave all of them out"):
+            with pytest.raises(af.DataError, match="equal steps leave all of them out") as caught:
                 steps(name, size)
+            assert 'how="whole"' not in str(caught.value)  # it runs whole
             continue
         assert steps(name, size)[0] == expected, size
 

@@ -122,6 +122,9 @@ def test_bad_input(tmp_path: Path, table: Path) -> None:
         (af.SourceError, lambda: af.read_delta(tmp_path / "none").schema, "none"),
         (af.SourceError, lambda: af.read_delta(table, version=99).schema, "99"),
         (af.PlanError, lambda: af.read_delta(table, version=-1), "version is at least 0"),
+        (af.PlanError, lambda: af.read_delta(3), "path or the URL of a table, got 3"),  # type: ignore[arg-type]
+        (af.PlanError, lambda: af.read_delta(""), "path or the URL of a table, got ''"),
+        (af.PlanError, lambda: af.read_delta(table, storage_options=3), "is a mapping"),  # type: ignore[arg-type]
         (af.PlanError, lambda: af.read_parquet(table).schema, 'af.read_delta("…")'),
     ]
     for error, call, text in cases:

@@ -171,6 +171,8 @@ def test_bad_input(table: Any, tmp_path: Path) -> None:
         (af.SourceError, lambda: af.read_iceberg(tmp_path / "none").schema, "none"),
         (af.SourceError, lambda: af.read_iceberg(table, snapshot=99).schema, "there is no snapshot 99"),
         (af.PlanError, lambda: af.read_iceberg(table, snapshot=True), "snapshot is a whole number"),
+        (af.PlanError, lambda: af.read_iceberg(None), "path or the URL of a table, got None"),
+        (af.PlanError, lambda: af.read_iceberg(table, properties=3), "is a mapping"),  # type: ignore[arg-type]
         (af.PlanError, lambda: af.read_parquet(tmp_path / "lake" / "n" / "t").schema, "af.read_iceberg"),
     ]
     for error, call, text in cases:
