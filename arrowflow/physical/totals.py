@@ -9,7 +9,6 @@ from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.physical.tuning import (
-    NO_REFUSALS,
     NO_TIMES,
     Refusals,
     StageKey,
@@ -41,7 +40,7 @@ def summed(latest: StageStatistics, parts: Sequence[Any]) -> StageStatistics:
     return replace(
         latest,
         **{name: sum([getattr(part, name) for part in parts]) for name in (*_WORK, *_NOW)},
-        refusals=reduce(Refusals.plus, [part.refusals for part in parts], NO_REFUSALS),
+        refusals=Refusals(*map(sum, zip(*[part.refusals for part in parts], strict=True))),
         unfinished=Times(*map(sum, zip(*[part.unfinished for part in parts], strict=True))),
         max_ready_items=max([part.max_ready_items for part in parts]),
         left_out=reduce(LeftOut.plus, [part.left_out for part in parts]),

@@ -15,7 +15,7 @@ from arrowflow.kernels.held import join
 from arrowflow.kernels.items import Origin
 from arrowflow.ops.batches.batch import masked_schema
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of
-from arrowflow.ops.ranks.windows_of_lanes import merged_windows
+from arrowflow.ops.ranks.windows_of_lanes import copy_rows, merged_windows
 from arrowflow.recycler import Recycler
 
 
@@ -107,7 +107,7 @@ class MergeKernel(GatherKernel):
             for chunk in chunks:
                 count = chunk.num_rows
                 values = np.frombuffer(pa.foreign_buffer(next(found), count * width), np.uint8)
-                _copy(out[:, lane], values.reshape(count, width), at)
+                copy_rows(out[:, lane], values.reshape(count, width), at)
                 at += count
         return array_of(type, part.num_rows, buffer)
 
@@ -119,19 +119,3 @@ class MergeKernel(GatherKernel):
         places = np.arange(part.rows)
         order = np.cumsum(lasts)[:, np.newaxis] - lasts + np.minimum(places, lasts - 1)
         return gathered(join(chunks), order.ravel()), (places < counts).ravel()
-
-
-def _copy(out: npt.NDArray[Any], values: npt.NDArray[Any], at: int) -> None:
-    """Copies rows into the steps of a lane, from row `at` of the lane on."""
-    step, rows = out.shape[1], len(values)
-    turn, place = divmod(at, step)
-    head = min(rows, step - place) if place else 0
-    if head:
-        out[turn, place : place + head] = values[:head]
-        turn += 1
-    whole = (rows - head) // step
-    stop = head + whole * step
-    if whole:
-        out[turn : turn + whole] = values[head:stop].reshape(whole, step, -1)
-    if stop < rows:
-        out[turn + whole, : rows - stop] = values[stop:]

@@ -96,16 +96,35 @@ class WindowCutter(CuttingKernel):
 def merged_windows(lanes: Sequence[Sequence[Window]], step_rows: int, recycler: Recycler) -> pa.RecordBatch:
     """Returns the rows of all lanes, equally many of each: at each step `step_rows` of each lane, lane after lane."""
     chunks: list[pa.RecordBatch] = []
-    places = []
+    rows = sum(window.num_rows for window in lanes[0])
+    order = np.empty(len(lanes) * rows, np.uint32)
+    steps = order.reshape(-1, len(lanes), step_rows)
     start = 0
-    for windows in lanes:
-        own = []
+    for lane, windows in enumerate(lanes):
+        at = 0
         for window in windows:
-            own.append(window.places() + np.uint32(start))
+            places = window.places()
+            places += np.uint32(start)
+            copy_rows(steps[:, lane], places, at)
             chunks += window.parts.chunks
             start += window.parts.num_rows
-        places.append(own[0] if len(own) == 1 else np.concatenate(own))
-    order = np.ascontiguousarray(np.stack(places).reshape(len(lanes), -1, step_rows).swapaxes(0, 1)).ravel()
+            at += window.num_rows
     if len(order) == start:
         return reordered(chunks, order, recycler)
     return gathered(join(chunks), order)
+
+
+def copy_rows(out: npt.NDArray[Any], rows: npt.NDArray[Any], at: int) -> None:
+    """Copies rows into the steps of a lane, from row `at` of the lane on."""
+    step = out.shape[1]
+    turn, place = divmod(at, step)
+    head = min(len(rows), step - place) if place else 0
+    if head:
+        out[turn, place : place + head] = rows[:head]
+        turn += 1
+    whole = (len(rows) - head) // step
+    stop = head + whole * step
+    if whole:
+        out[turn : turn + whole] = rows[head:stop].reshape(whole, *out.shape[1:])
+    if stop < len(rows):
+        out[turn + whole, : len(rows) - stop] = rows[stop:]

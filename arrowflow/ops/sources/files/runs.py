@@ -38,6 +38,10 @@ _FIRST_PIECES: Final = 8
 _CALLS_IN_BUDGET: Final = 32
 """The byte budget has room for this many of the largest calls."""
 
+_LONG_CALLS: Final = _CALLS_IN_BUDGET // 4
+"""So many lanes have runs as long as those of a plan without lanes. In 16 lanes, runs of half that length take 4 to 10 % less
+CPU on `stream` than single row groups, and 200 MiB in place of 140; the plan without lanes takes 260."""
+
 _RUNS_PER_CORE: Final = 8
 """An epoch has at least this many runs for each core."""
 
@@ -66,15 +70,17 @@ class CallBytes(NamedTuple):
     ) -> CallBytes:
         """Returns the bytes for the files of a source: little of the budget, and enough calls for all cores.
 
-        So many lanes each hold what one call decodes, so their runs are short. Their pieces are not: a piece of a row
-        group costs as much as a larger one.
+        So many lanes each hold what one call decodes: the calls of more than eight lanes are shorter, so that a quarter of
+        the budget has room for one of each lane. Their pieces are not: a piece of a row group costs as much as a larger one.
         """
         if not store.is_local:
             return cls()
         most = min(MOST_BYTES, options.ram_budget // _CALLS_IN_BUDGET)
         of_file = sum(format.column_bytes(first, split, names) for split in first.splits)
         share = of_file * num_files // (_RUNS_PER_CORE * options.cpu_budget)
-        return cls(min(most, share) // lanes, most if isinstance(format, PiecesFormat) else 0)
+        return cls(
+            min(most, share) // -(-lanes // _LONG_CALLS), most if isinstance(format, PiecesFormat) else 0
+        )
 
     @property
     def most_whole(self) -> int:

@@ -249,3 +249,10 @@ def test_splits_follow_each_other_if_all_rows_between_are_wanted() -> None:
         assert second.follows(first) == follow
     first, _, third = tasks([9, 9, 9])
     assert not third.follows(first), "a split between them is pruned"
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_lanes_read_runs_too(files: Path, runs: list[int], lanes: int) -> None:
+    split = af.read_parquet(files).batch(ROWS * lanes).split_by_rank(0, 1, lanes=lanes)
+    assert sorted(id for batch in split for id in batch["id"].to_pylist()) == list(range(2 * ROWS * GROUPS))
+    assert sum(runs) > GROUPS
