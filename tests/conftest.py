@@ -35,6 +35,11 @@ for name, examples in {"quick": 5, "usual": 10, "thorough": 2_000}.items():
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# TensorFlow imports Keras, which looks for its backend once, and would take TensorFlow. Tests of Keras take another one.
+for backend in ("torch", "jax"):
+    if importlib.util.find_spec(backend) is not None:
+        os.environ.setdefault("KERAS_BACKEND", backend)
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 

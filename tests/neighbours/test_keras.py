@@ -13,7 +13,7 @@ import pytest
 import arrowflow as af
 from tests.neighbours.snippets import run_snippet
 
-BACKEND = next((name for name in ("torch", "jax") if importlib.util.find_spec(name)), None)
+BACKEND = os.environ.get("KERAS_BACKEND")  # see `tests/conftest.py`
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
@@ -29,7 +29,6 @@ pytestmark = [
 def keras(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Returns Keras, which would look for TensorFlow, and would write a file into the home folder."""
     os.environ.setdefault("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
-    os.environ.setdefault("KERAS_BACKEND", str(BACKEND))
     with warnings.catch_warnings(action="ignore"):
         return importlib.import_module("keras")
 
