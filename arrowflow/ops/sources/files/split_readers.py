@@ -104,14 +104,16 @@ class SplitReader(ReaderKernel):
         """Returns output and scratch of the wanted columns; of kept chunks what their copies take."""
         if (kept := self._kept) is None or not kept.chunks:
             return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
-        if (
-            self._looked_at[0] is not payload
-        ):  # a run has up to 64 splits; what goes meanwhile is told when it starts
-            found = [(task, task.kept or kept.chunks.get(task.kept_key)) for task in payload.splits]
-            rest = [self._sizes.num_bytes(task) + self._folder_bytes(task) for task, one in found if not one]
-            copies = [sum(one.buffers.values()) for _, one in found if one and kept.copies]
-            self._looked_at = payload, sum(rest) + sum(copies)
-        return self._looked_at[1]
+        if self._looked_at[0] is payload:
+            return self._looked_at[1]
+        found = [(task, task.kept or kept.chunks.get(task.kept_key)) for task in payload.splits]
+        rest = [self._sizes.num_bytes(task) + self._folder_bytes(task) for task, one in found if not one]
+        copies = [sum(one.buffers.values()) for _, one in found if one and kept.copies]
+        num_bytes = sum(rest) + sum(copies)
+        # A run has up to 64 splits, and is looked at often while it waits. One that runs holds chunks, which have to go with it.
+        if all(task.kept is None for task in payload.splits):
+            self._looked_at = payload, num_bytes
+        return num_bytes
 
     def most_bytes(self, payload: SplitTask) -> int:
         """Returns the same, or a size that never fits while the size of a column is unknown."""
