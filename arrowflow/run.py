@@ -165,7 +165,7 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
         (optimised,) = optimised.inputs
     optimised = reduce(lambda plan, node: node.at_end(plan), _split(optimised), optimised)
     if options.keep is not False:
-        optimised = with_kept_chunks(optimised)
+        optimised = with_kept_chunks(optimised, copies=options.keep != "auto")
     chain = plan_chain(optimised, options)
     forget_compiled()
     seconds = clock.now() - began

@@ -13,7 +13,9 @@ chunk is the same in every epoch, whatever the order. Decisions:
 * **When.** A chunk is kept as it is, if what one call made pins hardly more than its rows, and nobody else may write
   its memory. Other chunks are copied when their split is decoded for the second time: nobody copies for a single epoch.
   If a user asks for a size, chunks are copied the first time.
-* **Copies.** A plan whose batches are the source's own memory delivers copies of kept chunks, so its consumer may write them.
+* **Copies.** A plan whose batches are the source's own memory delivers copies of kept chunks, so its consumer may write them. It
+  keeps them if a user asks for a size. With 40 columns of numbers an epoch out of copies took 0.8 times as long as one that
+  decodes, and the epoch that makes the copies 1.5 times.
 * **Bytes.** The executor counts kept chunks in the ledger, apart from what is used: see `executor.keeping`.
 """
 

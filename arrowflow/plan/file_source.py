@@ -56,14 +56,19 @@ class FileSource(Node):
         return None
 
 
-def with_kept_chunks(plan: Node) -> Node:
+def with_kept_chunks(plan: Node, *, copies: bool) -> Node:
     """Returns a bound plan whose sources keep chunks, if they can, and if each epoch reads them.
 
     A plan hands out memory of its sources if its batches own their memory only as long as its sources own theirs.
+
+    Args:
+        plan: The plan.
+        copies: Whether to keep copies where the plan hands out memory of its sources.
     """
     owned = fold(plan, lambda node, inputs: node.owns_buffers(inputs))
     shared = fold(plan, lambda node, inputs: not isinstance(node, FileSource) and node.owns_buffers(inputs))
-    return _marked(plan, copies=owned and not shared)
+    own = owned and not shared
+    return plan if own and not copies else _marked(plan, copies=own)
 
 
 def _marked(node: Node, *, copies: bool) -> Node:
