@@ -59,9 +59,8 @@ class SplitFetcher(ReaderKernel):
         if not isinstance(payload.store, Fetched):
             with reading(self._operator, file, payload.split.index, self._part):
                 if self._store.is_python and file.path not in self._versions:
-                    raise_change(
-                        self._change(file), file, self._operator
-                    )  # else two fetches may be of two versions
+                    # Else two fetches may be of two versions.
+                    raise_change(self._change(file), file, self._operator)
                 store = self._store.fetch_ahead(file, payload.ranges)
                 raise_change(self._change(file), file, self._operator)
             payload = payload._replace(store=store)
@@ -109,11 +108,10 @@ class SplitReader(ReaderKernel):
         found = [(task, task.kept or kept.chunks.get(task.kept_key)) for task in payload.splits]
         rest = [self._sizes.num_bytes(task) + self._folder_bytes(task) for task, one in found if not one]
         copies = [sum(one.buffers.values()) for _, one in found if one and kept.copies]
-        num_bytes = sum(rest) + sum(copies)
-        # A run has up to 64 splits, and is looked at often while it waits. One that runs holds chunks, which have to go with it.
+        # A run has up to 64 splits, and is looked at often while it waits. Later it holds chunks, which have to go with it.
         if all(task.kept is None for task in payload.splits):
-            self._looked_at = payload, num_bytes
-        return num_bytes
+            self._looked_at = payload, sum(rest) + sum(copies)
+        return sum(rest) + sum(copies)
 
     def most_bytes(self, payload: SplitTask) -> int:
         """Returns the same, or a size that never fits while the size of a column is unknown."""
