@@ -41,8 +41,7 @@ def bottleneck(statistics: Statistics) -> str:
     share = f"the loop waited {100 * waiting:.{int(waiting < 0.1)}f} % of {seconds:,.{2 - (seconds >= 10)}f} s (and {first})"
     if waiting < WANTS_MORE:
         return f"your own step limits you: {share}"
-    parts = [stage_window(None, stage, statistics.seconds).with_unfinished() for stage in statistics.stages]
-    text, is_cpu = _limit(parts, statistics)
+    text, is_cpu = _limit(statistics)
     line = f"{text} limits you: {share}"
     more = forecast(statistics, statistics.cpu_budget + 2).rows_per_second if is_cpu else 0.0
     gain = more / statistics.rows_per_second - 1 if statistics.rows else 0.0
@@ -55,8 +54,9 @@ def waiting_after_start(statistics: Statistics) -> tuple[float, float]:
     return max(0.0, statistics.waited_seconds - start), max(0.0, statistics.seconds - start)
 
 
-def _limit(parts: Sequence[StageWindow], statistics: Statistics) -> tuple[str, bool]:
+def _limit(statistics: Statistics) -> tuple[str, bool]:
     """Returns what limits, in words, and whether it is the CPU budget."""
+    parts = [stage_window(None, stage, statistics.seconds).with_unfinished() for stage in statistics.stages]
     cores = sum(part.cores for part in parts)
     if statistics.cluster is not None and cores < SATURATED * statistics.cpu_budget:
         return _of_workers(statistics.cluster), False
@@ -103,10 +103,7 @@ def forecast(statistics: Statistics, cpu_budget: int) -> Forecast:
     then, limit = least(statistics.stages, statistics, cpu_budget)
     unexplained = max(0.0, statistics.seconds - now)
     if unexplained > then:
-        parts = [
-            stage_window(None, stage, statistics.seconds).with_unfinished() for stage in statistics.stages
-        ]
-        limit = _limit(parts, statistics)[0]
+        limit, _ = _limit(statistics)
     return Forecast(statistics.rows / (then + unexplained), limit)
 
 
