@@ -368,10 +368,12 @@ if hasattr(os, "register_at_fork"):
 
 def _abandon(engine: Engine, progress: Progress, bar: ProgressBar | None) -> None:
     """Ends the run of an iterator that is gone; a loader may still ask how far the iterator came."""
-    if engine.abandon():
-        progress.final = engine.statistics()
-    if bar is not None:
-        bar.close()
+    try:
+        if engine.abandon():
+            progress.final = engine.statistics()
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics | None) -> Statistics:
