@@ -19,7 +19,7 @@ from tests.effort import scaled
 
 pytestmark = pytest.mark.any_version
 
-PREDICATES = scaled(200)
+PREDICATES = max(20, scaled(200))  # of fewer too few prune to tell
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 VALUES: dict[str, list[Any]] = {
     "i": [-5, 0, 3, 7, 12, 40],
@@ -117,4 +117,4 @@ def test_pruned_rows_are_the_filtered_rows(folder: Path, engine: str) -> None:
         plan = dataset.explain()
         pruned += "statistics prune" in plan and "statistics prune 0 of" not in plan
     # Else the test would hold for a rule that does nothing.
-    assert pruned
+    assert pruned > PREDICATES // 8
