@@ -81,7 +81,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "ops": BELOW_OPS,
     "optimizer": ("errors", "expr", "kernels", "ops", "plan"),
     "physical": ("bad_rows", "kernels", "options", "plan"),
-    "autotune": ("physical.tuning",),
+    "autotune": ("options", "physical.tuning"),
     "observe": (
         "autotune.limit",
         "autotune.model",

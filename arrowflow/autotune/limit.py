@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from arrowflow.autotune.model import CROWDED, LOCK, StageWindow, percent, stage_window
+from arrowflow.options import available_cpus
 from arrowflow.physical.tuning import WAITS, ClusterStatistics, StageStatistics, Statistics
 
 WANTS_MORE = 0.1
@@ -115,12 +116,11 @@ def least(stages: Sequence[StageStatistics], statistics: Statistics, cpu_budget:
     """
     found = [(statistics.seconds - statistics.waited_seconds, "your own step")]
     if stages:
-        found.append(
-            (
-                _core_seconds(stages, statistics) / cpu_budget,
-                phrase(max(stages, key=lambda stage: stage.core_seconds)),
-            )
-        )
+        computed = _core_seconds(stages, statistics)
+        # The consumer's thread is outside of the budget, and takes its part of the machine's cores all the same.
+        beside = max(0.0, statistics.cpu_seconds - _core_seconds(statistics.stages, statistics))
+        seconds = max(computed / cpu_budget, (computed + beside) / max(cpu_budget, available_cpus()))
+        found.append((seconds, phrase(max(stages, key=lambda stage: stage.core_seconds))))
     locked = [stage for stage in stages if LOCK in stage.limits.reason]
     if locked:
         seconds = sum(stage.cpu_seconds for stage in locked)

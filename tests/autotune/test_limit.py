@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from arrowflow.autotune import Policy
+from arrowflow.autotune import Policy, limit
 from arrowflow.autotune.limit import bottleneck, forecast, phrase
 from arrowflow.physical.tuning import StageStatistics, Statistics, Times
 from tests.autotune.measured import run, stage
@@ -189,6 +189,18 @@ def test_pools_use_no_more_than_the_process() -> None:
     cpu: dict[str, Any] = {"waited_seconds": 10.0, "cpu_seconds": 8.0}
     assert forecast(run(pool, **cpu), 1).rows_per_second == pytest.approx(1000 / (8 + 6))
     assert forecast(run(processes, **cpu), 1).rows_per_second == pytest.approx(1000 / 20)
+
+
+@pytest.mark.parametrize(("machine", "seconds"), [(1, 5.0), (2, 5.0), (8, 3.5)])
+def test_the_consumer_needs_cores_of_the_machine_too(
+    monkeypatch: pytest.MonkeyPatch, machine: int, seconds: float
+) -> None:
+    """Of 10 CPU seconds calls need 7, which may have two cores; the rest is the consumer's own."""
+    monkeypatch.setattr(limit, "available_cpus", lambda: machine)
+    part = stage("map", cost="computes", calls=100, busy_seconds=7.0, cpu_seconds=7.0)
+    measured = run(part, seconds=10.0, waited_seconds=8.0, cpu_seconds=10.0, cpu_budget=1)
+    unexplained = 10.0 - max(7.0, 10.0 / machine)
+    assert forecast(measured, 2).rows_per_second == pytest.approx(1000 / (seconds + unexplained))
 
 
 def test_what_is_not_explained_stays() -> None:
