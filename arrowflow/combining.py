@@ -12,7 +12,7 @@ from arrowflow.ops.combine.choose_from_datasets import ChooseFromDatasets
 from arrowflow.ops.combine.mixing import MAX_DATASETS
 from arrowflow.ops.combine.sample_from_datasets import SampleFromDatasets
 from arrowflow.ops.combine.zip import Zip
-from arrowflow.options import check_seed
+from arrowflow.options import check_flag, check_seed
 from arrowflow.plan.node import Node
 
 Stop = Literal["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"]
@@ -122,11 +122,8 @@ def choose_from_datasets(
     """
     sources = _mixed("choose_from_datasets", datasets)
     chosen = plans_of("choose_from_datasets", [choice_dataset])
-    if not isinstance(stop_on_empty_dataset, bool):
-        raise PlanError(
-            f"choose_from_datasets: stop_on_empty_dataset is True or False, got {shown(stop_on_empty_dataset)}"
-        )
-    node = ChooseFromDatasets(inputs=(*sources, *chosen), stop_on_empty_dataset=stop_on_empty_dataset)
+    stops = check_flag("choose_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
+    node = ChooseFromDatasets(inputs=(*sources, *chosen), stop_on_empty_dataset=stops)
     return Dataset(node)
 
 

@@ -16,6 +16,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
+import numpy as np
+
 from arrowflow.errors import PlanError, closest, shown
 
 AUTOTUNE: Final = -1
@@ -157,9 +159,8 @@ class Options(Settings):
                 check_size("Options", name, getattr(self, name), least=least)
         check_seed("Options", self.seed)
         for name in ("deterministic", "autotune", "progress"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, bool):
-                raise PlanError(f"Options: {name} is True or False, got {shown(value)}")
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_flag("Options", name, getattr(self, name)))
         for name in ("close_timeout", "retry_deadline_seconds", "hedge_seconds"):
             value = getattr(self, name)
             if value is not None and not _is_duration(value):
@@ -321,6 +322,13 @@ def check_size(
     if most is not None and number > most:
         raise PlanError(f"{operator}: {name} is at most {most:,}, got {number}")
     return number
+
+
+def check_flag(operator: str, name: str, value: object) -> bool:
+    """Returns `value` if it is True or False, of Python or NumPy, else raises `PlanError`."""
+    if not isinstance(value, bool | np.bool_):
+        raise PlanError(f"{operator}: {name} is True or False, got {shown(value)}")
+    return bool(value)
 
 
 def check_seed(operator: str, value: object) -> int | None:

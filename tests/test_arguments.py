@@ -5,8 +5,11 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
@@ -69,3 +72,70 @@ def test_other_names_are_refused_with_the_nearest_ones() -> None:
         af.range(3).to_torch(devise="cpu")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"no argument 'format'"):
         af.read_csv("a", format="json")  # type: ignore[call-arg]
+
+
+GIVEN: dict[str, tuple[Any, ...]] = {
+    "batch": (2,),
+    "bucket_by_sequence_length": ("t", [2], [1, 1]),
+    "decode_image": ("t",),
+    "interleave": (lambda row: af.range(1),),
+    "join": (pa.table({"id": [1], "y": [2]}), "id"),
+    "map": (lambda batch: batch,),
+    "map_rows": (lambda row: row,),
+    "padded_batch": (2,),
+    "sample": (2,),
+    "shuffle": (2,),
+    "window": (2,),
+    "choose_from_datasets": ([af.range(1)], af.range(1)),
+}
+"""What methods with flags need besides."""
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "decode_image": {"size": (8, 8)},
+    "read": {"format": "parquet"},
+    "sample": {"weights": "id"},
+}
+
+
+def flags() -> list[Any]:
+    """Returns each public function and each of its arguments that is true or false; of `explain` only a text depends on it."""
+    makers = [af.Dataset, af.Iterator, type(af.range(1).to_numpy())]
+    methods = [getattr(maker, name) for maker in makers for name in dir(maker) if not name.startswith("_")]
+    functions = [getattr(af, name) for name in af.__all__ if name.islower()]
+    return [
+        pytest.param(function, each.name, id=f"{function.__qualname__}-{each.name}")
+        for function in (*methods, *functions, af.Options)
+        if (inspect.isfunction(function) and function.__name__ != "explain") or function is af.Options
+        for each in inspect.signature(function).parameters.values()
+        if str(each.annotation) in {"bool", "bool | None"}
+    ]
+
+
+def called(function: Callable[..., Any], tmp_path: Path, flag: str, value: object) -> Any:
+    name = function.__name__
+    dataset = af.from_arrow(pa.table({"id": [1, 2], "t": [[1], [2, 3]]}))
+    given = GIVEN.get(name, ())
+    if name.startswith(("write_", "read")):
+        given = (tmp_path / "x",)
+    owner = function.__qualname__.partition(".")[0]
+    first: Any = {"Dataset": dataset, "Iterator": iter(dataset), "Loader": dataset.to_numpy()}.get(owner)
+    if name == "load_state_dict":
+        given = (first.state_dict(),)
+    return function(*given if first is None else (first, *given), **OTHERS.get(name, {}), **{flag: value})
+
+
+@pytest.mark.parametrize(("function", "flag"), flags())
+def test_a_flag_is_true_or_false(function: Callable[..., Any], flag: str, tmp_path: Path) -> None:
+    for value in ("no", "x", 1, 0, [], np.array([True])):
+        with pytest.raises(af.PlanError, match=f"{flag} is True or False, got"):
+            called(function, tmp_path, flag, value)
+
+
+@pytest.mark.parametrize("value", [np.True_, np.False_], ids=str)
+def test_a_flag_of_numpy_is_the_same(value: Any, tmp_path: Path) -> None:
+    flag = bool(value)
+    assert af.range(3).batch(2, drop_remainder=value) == af.range(3).batch(2, drop_remainder=flag)
+    assert af.read_csv("a", has_header=value) == af.read_csv("a", has_header=flag)
+    assert af.read_tfrecord("a", raw=value) == af.read_tfrecord("a", raw=flag)
+    assert af.Options(progress=value) == af.Options(progress=flag)
+    assert af.range(3).batch(2, drop_remainder=value).to_numpy().state_dict()

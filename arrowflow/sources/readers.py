@@ -21,7 +21,7 @@ from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources.files.partitions import check_partitioning
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import given_schema
-from arrowflow.options import AUTOTUNE, OnError, parallel_calls, with_arguments
+from arrowflow.options import AUTOTUNE, OnError, check_flag, parallel_calls, with_arguments
 from arrowflow.storage import place_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def read(
             missing_columns=_missing_columns(operator, missing_columns),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
-            memory_map=_memory_map(operator, memory_map),
+            memory_map=None if memory_map is None else check_flag(operator, "memory_map", memory_map),
             policy=BadRowPolicy.of(operator, on_error, quarantine),
             picks=columns is not None,
         )
@@ -149,13 +149,6 @@ def _missing_columns(operator: str, missing_columns: Any) -> str:
     if missing_columns not in ("error", "null"):
         raise PlanError(f"{operator}: missing_columns is 'error' or 'null', got {shown(missing_columns)}")
     return str(missing_columns)
-
-
-def _memory_map(operator: str, memory_map: Any) -> bool | None:
-    """Returns the argument, or raises `PlanError`."""
-    if memory_map is not None and not isinstance(memory_map, bool):
-        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
-    return memory_map
 
 
 class ReadArguments(TypedDict, total=False):

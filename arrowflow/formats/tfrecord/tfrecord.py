@@ -38,6 +38,7 @@ from arrowflow.formats.tfrecord.framing import (
 )
 from arrowflow.formats.tfrecord.wire import PADDING, Bytes
 from arrowflow.formats.types import width_bits
+from arrowflow.options import check_flag
 from arrowflow.storage import File, Range, Store
 
 RAW_SCHEMA: Final = pa.schema([("record", pa.binary())])
@@ -110,8 +111,7 @@ class TfrecordFormat(Format):
             raise PlanError(
                 f"read_tfrecord: compression is None, to tell by the file, or one of {known}, got {shown(self.compression)}"
             )
-        if not isinstance(self.raw, bool):
-            raise PlanError(f"read_tfrecord: raw is True or False, got {shown(self.raw)}")
+        object.__setattr__(self, "raw", check_flag("read_tfrecord", "raw", self.raw))
 
     def arguments(self) -> Mapping[str, Any]:
         """See `OwnArguments.arguments`: the compression of a file does not change its rows."""

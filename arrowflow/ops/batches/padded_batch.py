@@ -35,7 +35,7 @@ from arrowflow.ops.batches.padding import (
 )
 from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.columns.fill_null import holds
-from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size, parallel_calls
+from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_flag, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.types import is_untyped
@@ -266,7 +266,7 @@ def padded(
         padded_shapes=lengths_given,
         multiple_of=multiple,
         steps=steps,
-        truncate=bool(truncate),
+        truncate=check_flag(operator, "truncate", truncate),
         lengths=names,
         num_parallel_calls=parallel_calls(operator, num_parallel_calls),
         operator=operator,

@@ -45,7 +45,7 @@ from arrowflow.ops.functions.function import (
 )
 from arrowflow.ops.functions.user_function import UserFunction
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
-from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
+from arrowflow.options import OnError, ResolvedOptions, check_flag, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.traits import SharedByEpochs
 from arrowflow.random import FUNCTION_CALLS, generator
@@ -181,7 +181,7 @@ class MappingOperator(FunctionOperator):
             columns=given_names(cls.name, columns),
             types=given_schema(cls.name, schema),
             seed=check_seed(cls.name, seed),
-            epoch=bool(epoch),
+            epoch=check_flag(cls.name, "epoch", epoch),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
             executor=executor,
             policy=BadRowPolicy.of(cls.name, on_error, quarantine),
