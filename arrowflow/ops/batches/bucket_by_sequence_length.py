@@ -206,10 +206,9 @@ def bucketed(
             steps=steps if to_boundary else None,
             **padding,
         )
-    given = {"pad_to_bucket_boundary": to_boundary, **padding}
-    check_flag(operator, "truncate", padding["truncate"])
-    values = {"padding_values", "multiple_of"}  # 0 is a given value, too
-    named = [name for name, value in given.items() if value or (name in values and value is not None)]
+    truncate = check_flag(operator, "truncate", padding["truncate"])
+    given = {"pad_to_bucket_boundary": to_boundary, **padding, "truncate": truncate}
+    named = [name for name, value in given.items() if value is not None and value is not False]
     if named:
         raise PlanError(
             f"{operator}: with no_padding=True nothing is padded, so {', '.join(named)} would do nothing; leave one or "

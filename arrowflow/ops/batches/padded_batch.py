@@ -251,10 +251,10 @@ def padded(
     """
     by_column = isinstance(padding_values, Mapping)
     values = _pairs(operator, "padding_values", padding_values) if by_column else ()
-    names = _pairs(operator, "lengths", lengths or {})
+    names = _pairs(operator, "lengths", {} if lengths is None else lengths)
     if not all(isinstance(name, str) for _, name in names):
         raise PlanError(f"{operator}: lengths maps columns to names of new columns, got {shown(lengths)}")
-    shapes = _pairs(operator, "padded_shapes", padded_shapes or {})
+    shapes = _pairs(operator, "padded_shapes", {} if padded_shapes is None else padded_shapes)
     lengths_given = tuple((name, _sizes(operator, shape)) for name, shape in shapes)
     multiple = 1 if multiple_of is None else check_size(operator, "multiple_of", multiple_of)
     if steps is not None:
