@@ -55,11 +55,9 @@ class MixOperator(SameColumnsOperator):
     """Base of the operators that mix rows.
 
     Attributes:
-        stop_on_empty_dataset: Whether the first row that an input lacks ends the output; otherwise the others go on.
         width: Bound: bytes of a row by the plan as written.
     """
 
-    stop_on_empty_dataset: bool = True
     width: RowWidth = field(default=RowWidth(), compare=False)
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
