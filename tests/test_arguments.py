@@ -161,7 +161,8 @@ def called(function: Callable[..., Any], tmp_path: Path, argument: str, value: o
 
 @pytest.mark.parametrize(("function", "flag"), arguments(is_flag))
 def test_a_flag_is_true_or_false(function: Callable[..., Any], flag: str, tmp_path: Path) -> None:
-    for value in ("no", "x", 1, 0, [], np.array([True])):
+    given: list[Any] = ["no", "x", 1, 0, [], np.array([True])]
+    for value in given:
         with pytest.raises(af.PlanError, match=f"{flag} is True or False, got"):
             called(function, tmp_path, flag, value)
 

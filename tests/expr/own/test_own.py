@@ -172,7 +172,12 @@ def test_a_vocabulary_inside_of_an_expression_is_taken_in_once(
     words = [f"word {number}" for number in range(count)]
     made: list[int] = []
     of = places.Index.of
-    monkeypatch.setitem(FUNCTIONS, "index", lambda *arguments: made.append(0) or of(*arguments))
+
+    def counted(*arguments: Any) -> places.Index:
+        made.append(0)
+        return of(*arguments)
+
+    monkeypatch.setitem(FUNCTIONS, "index", counted)
     rows = np.random.default_rng(3).integers(0, count, 20_000)
     table = pa.table({"x": [words[row] for row in rows]})
     stats = af.from_arrow(pa.table({"x": words})).fit(vocabulary={"x": count})
