@@ -150,7 +150,7 @@ def files_wanted(node: FileScan, may_match: MayMatch | None) -> Callable[[int], 
     Rows that `skip`, `take` and lanes count have to be counted in every file.
     """
     folders = node.partitions
-    if may_match is None or folders is None or node.rows != (0, None):
+    if may_match is None or folders is None or node.rows != (0, None) or node.lane is not None:
         return None
     return lambda number: folders.may_match(number, may_match)
 

@@ -430,6 +430,20 @@ def test_rows_that_are_counted_are_counted_in_all_files(tree: Path, opened: list
         assert rows_of(apply(af.read_parquet(tree))) == rows_of(apply(plain))
 
 
+@pytest.mark.parametrize(
+    "order", [lambda ds: ds, lambda ds: ds.shuffle(4, seed=1)], ids=["sorted", "shuffled"]
+)
+def test_rows_that_lanes_count_are_counted_in_all_files(tmp_path: Path, order: Apply) -> None:
+    write_tree(tmp_path, {f"file={number}/k={number % 2}": 10 for number in range(6)})
+
+    def lanes(*disabled: str) -> list[pa.RecordBatch]:
+        ds = af.read_parquet(tmp_path).with_options(af.Options(disabled_rules=disabled))
+        kept = order(ds.filter(pl.col("k") == 1)).batch(4)
+        return batches_of(kept.split_by_rank(0, 1, how="parts", lanes=4, equal_steps="drop"))
+
+    assert_same_batches(lanes(), lanes("prune_row_groups"))
+
+
 def test_only_what_is_needed_is_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = af.read_parquet(tree)
     wanted: list[list[str]] = []
