@@ -68,21 +68,6 @@ def tree(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "data", SIZES)
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Lists the files whose footers are read, that of the first file too, which is known from binding."""
-    monkeypatch.setattr("arrowflow.ops.sources.files.splits.knows_footer", lambda *given: False)
-    found: list[str] = []
-    original = ParquetFormat.footer
-
-    def footer(self: ParquetFormat, store: Any, file: File) -> Any:
-        found.append(file.relative)
-        return original(self, store, file)
-
-    monkeypatch.setattr(ParquetFormat, "footer", footer)
-    return found
-
-
 # ---------------------------------------------------------------------------------------------- values
 
 
