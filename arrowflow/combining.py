@@ -12,7 +12,7 @@ from arrowflow.ops.combine.choose_from_datasets import ChooseFromDatasets
 from arrowflow.ops.combine.mixing import MAX_DATASETS
 from arrowflow.ops.combine.sample_from_datasets import SampleFromDatasets
 from arrowflow.ops.combine.zip import Zip
-from arrowflow.options import check_seed
+from arrowflow.options import check_choice, check_flag, check_seed
 from arrowflow.plan.node import Node
 
 Stop = Literal["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"]
@@ -80,10 +80,7 @@ def sample_from_datasets(
         >>> af.sample_from_datasets([small, large], seed=1, stop="all_exhausted").to_table()["id"].to_pylist()
         [10, 11, 0, 12, 1, 0, 13, 14]
     """
-    if stop not in get_args(Stop):
-        raise PlanError(
-            f"sample_from_datasets: stop is one of {', '.join(get_args(Stop))}, got {shown(stop)}"
-        )
+    check_choice("sample_from_datasets", "stop", stop, get_args(Stop))
     plans = _mixed("sample_from_datasets", datasets)
     node = SampleFromDatasets(
         inputs=plans,
@@ -122,11 +119,8 @@ def choose_from_datasets(
     """
     sources = _mixed("choose_from_datasets", datasets)
     chosen = plans_of("choose_from_datasets", [choice_dataset])
-    if not isinstance(stop_on_empty_dataset, bool):
-        raise PlanError(
-            f"choose_from_datasets: stop_on_empty_dataset is True or False, got {shown(stop_on_empty_dataset)}"
-        )
-    node = ChooseFromDatasets(inputs=(*sources, *chosen), stop_on_empty_dataset=stop_on_empty_dataset)
+    stops = check_flag("choose_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
+    node = ChooseFromDatasets(inputs=(*sources, *chosen), stop_on_empty_dataset=stops)
     return Dataset(node)
 
 

@@ -111,7 +111,7 @@ from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.ops.sources.from_arrow import from_arrow
 from arrowflow.ops.sources.from_memory import FromMemory, from_batches
-from arrowflow.options import AUTOTUNE, OnError, Options, check_size, with_arguments
+from arrowflow.options import AUTOTUNE, OnError, Options, check_flag, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
@@ -679,7 +679,7 @@ class Dataset:
             executor=executor,
             on_error=on_error,
             quarantine=quarantine,
-            keeps_rows=bool(keeps_rows),
+            keeps_rows=check_flag("map", "keeps_rows", keeps_rows),
         )
         return Dataset(_portable(node))
 

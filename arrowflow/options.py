@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeVar, get_args
+
+import numpy as np
 
 from arrowflow.errors import PlanError, closest, shown
 
@@ -157,9 +160,8 @@ class Options(Settings):
                 check_size("Options", name, getattr(self, name), least=least)
         check_seed("Options", self.seed)
         for name in ("deterministic", "autotune", "progress"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, bool):
-                raise PlanError(f"Options: {name} is True or False, got {shown(value)}")
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_flag("Options", name, getattr(self, name)))
         for name in ("close_timeout", "retry_deadline_seconds", "hedge_seconds"):
             value = getattr(self, name)
             if value is not None and not _is_duration(value):
@@ -279,7 +281,7 @@ def _steps(given: object) -> dict[int, frozenset[int]]:
 
 
 def _check_keep(value: Any) -> Any:
-    if value is None or value is False or value == "auto":
+    if value is None or value is False or (isinstance(value, str) and value == "auto"):
         return value
     return parse_bytes("Options: keep is 'auto', False or a size", value)
 
@@ -313,14 +315,43 @@ def check_size(
     operator: str, name: str, value: object, *, least: int = 1, most: int | None = MAX_SIZE
 ) -> int:
     """Returns `value` if it is a whole number of at least `least` and at most `most`, else raises `PlanError`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = whole_number(value)
+    if number is None:
         raise PlanError(f"{operator}: {name} is a whole number, got {shown(value)} ({type(value).__name__})")
-    number = int(value.__index__())
     if number < least:
         raise PlanError(f"{operator}: {name} is at least {least}, got {number}")
     if most is not None and number > most:
         raise PlanError(f"{operator}: {name} is at most {most:,}, got {number}")
     return number
+
+
+def whole_number(value: object) -> int | None:
+    """Returns `value` as Python's number; None if it is no whole number. An array of several has `__index__`, too."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None
+
+
+def check_choice(operator: str, name: str, value: Any, choices: Iterable[Any]) -> Any:
+    """Returns `value` if it is one of some texts, or None where that is a choice, else raises `PlanError`.
+
+    Nothing else is compared: arrays, frames and expressions compare by element.
+    """
+    known = tuple(choices)
+    if not (value is None or isinstance(value, str)) or value not in known:
+        *first, last = map(repr, known)
+        raise PlanError(f"{operator}: {name} is {', '.join(first)} or {last}, got {shown(value)}")
+    return value
+
+
+def check_flag(operator: str, name: str, value: object) -> bool:
+    """Returns `value` if it is True or False, of Python or NumPy, else raises `PlanError`."""
+    if not isinstance(value, bool | np.bool_):
+        raise PlanError(f"{operator}: {name} is True or False, got {shown(value)}")
+    return bool(value)
 
 
 def check_seed(operator: str, value: object) -> int | None:
@@ -335,8 +366,8 @@ def check_seed(operator: str, value: object) -> int | None:
 
 def check_on_error(operator: str, on_error: object, quarantine: object) -> str | None:
     """Returns the folder for bad rows, None if there is none; raises `PlanError` where the two do not fit."""
-    if on_error is not None and on_error not in get_args(OnError):
-        raise PlanError(f"{operator}: on_error is 'raise', 'skip' or 'quarantine', got {shown(on_error)}")
+    if on_error is not None:
+        check_choice(operator, "on_error", on_error, get_args(OnError))
     if (on_error == "quarantine") != (quarantine is not None):
         raise PlanError(
             f"{operator}: on_error='quarantine' and quarantine=, the folder for bad rows, are given together"
@@ -349,7 +380,7 @@ def check_on_error(operator: str, on_error: object, quarantine: object) -> str |
 
 def parallel_calls(operator: str, value: int) -> int | None:
     """Returns a `num_parallel_calls` as nodes hold it: None for `AUTOTUNE`."""
-    return None if value == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
+    return None if whole_number(value) == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
 
 
 def with_arguments(kind: type, usual: Mapping[str, Any]) -> Callable[[_Function], _Function]:

@@ -27,7 +27,7 @@ from arrowflow.observe.timeline import Timeline
 from arrowflow.ops.columns.column_program import ColumnOperator
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.optimizer import optimise
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import ResolvedOptions, check_flag
 from arrowflow.physical.planner import all_stages, plan_chain
 from arrowflow.physical.positions import check_position
 from arrowflow.physical.stage import Chain
@@ -298,6 +298,7 @@ def place_of(
 ) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches): the place where a run goes on from a state."""
     state.check_resumable(prepared.bound, prepared.chain, deterministic=prepared.options.deterministic)
+    strict = check_flag("load_state_dict", "strict", strict)
     place = state.unpack(state_dict, prepared.identity, prepared.bound, strict=strict)
     check_position(prepared.chain, place[1], ordered=prepared.options.deterministic)
     return place

@@ -130,11 +130,15 @@ def rewrite(
         typer.Option(metavar="COLUMN:SIZE", help="A column whose lists become fixed-size. May be repeated."),
     ] = None,
     format: Format = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replaces a dataset that is at DST, once all rows are written."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Lays data out anew: row groups, files, codec, order.
 
-    DST appears whole, once all rows are written. Killed before, the same command goes on behind the last whole file.
+    DST appears whole, once all rows are written. Stopped before, the same command goes on behind the last whole file.
     """
     by = [name.strip() for name in sort.split(",") if name.strip()]
     _run(
@@ -148,6 +152,7 @@ def rewrite(
         sort=by,
         fixed=fixed or [],
         format=format,
+        overwrite=overwrite,
         as_json=as_json,
     )
 

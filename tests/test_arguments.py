@@ -5,8 +5,13 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
@@ -69,3 +74,122 @@ def test_other_names_are_refused_with_the_nearest_ones() -> None:
         af.range(3).to_torch(devise="cpu")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"no argument 'format'"):
         af.read_csv("a", format="json")  # type: ignore[call-arg]
+
+
+GIVEN: dict[str, tuple[Any, ...]] = {
+    "batch": (2,),
+    "bucket_by_sequence_length": ("t", [2], [1, 1]),
+    "decode_image": ("t",),
+    "flat_map": (lambda row: af.range(1),),
+    "group_by_window": ("id", 2),
+    "interleave": (lambda row: af.range(1),),
+    "join": (pa.table({"id": [1], "y": [2]}), "id"),
+    "map": (lambda batch: batch,),
+    "map_rows": (lambda row: row,),
+    "pack_sequences": ("t", 2),
+    "padded_batch": (2,),
+    "reduce": (0, lambda state, batch: state),
+    "rejection_resample": ("id", [0.5, 0.5]),
+    "scan": (0, lambda state, batch: (state, batch)),
+    "split": ([0.5, 0.5],),
+    "take_while": (lambda batch: batch["id"] > 0,),
+    "sample": (2,),
+    "shuffle": (2,),
+    "window": (2,),
+    "from_generator": (lambda: iter([{"x": 1}]),),
+    "sample_from_datasets": ([af.range(1)],),
+    "choose_from_datasets": ([af.range(1)], af.range(1)),
+}
+"""What methods with flags need besides."""
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "decode_image": {"size": (8, 8)},
+    "read": {"format": "parquet"},
+    "sample": {"weights": "id"},
+}
+
+
+def arguments(is_meant: Callable[[Callable[..., Any], inspect.Parameter], bool]) -> list[Any]:
+    """Returns public functions with those of their arguments that are meant."""
+    makers = [af.Dataset, af.Iterator, type(af.range(1).to_numpy())]
+    methods = [getattr(maker, name) for maker in makers for name in dir(maker) if not name.startswith("_")]
+    functions = [getattr(af, name) for name in af.__all__ if name.islower()]
+    return [
+        pytest.param(function, each.name, id=f"{function.__qualname__}-{each.name}")
+        for function in (*methods, *functions, af.Options)
+        if inspect.isfunction(function) or function is af.Options
+        for each in inspect.signature(function).parameters.values()
+        if is_meant(function, each)
+    ]
+
+
+def is_flag(function: Callable[..., Any], argument: inspect.Parameter) -> bool:
+    """Whether an argument is true or false; only a text depends on those of `explain`."""
+    return str(argument.annotation) in {"bool", "bool | None"} and function.__name__ != "explain"
+
+
+def is_checked(function: Callable[..., Any], argument: inspect.Parameter) -> bool:
+    """Whether an argument of a dataset or a source is no table: a text, a number, a list or a mapping."""
+    named = function.__name__.startswith(("read", "from_generator", "sample_from"))
+    is_ours = (function.__qualname__.startswith("Dataset.") and function.__name__ not in OF_LOADERS) or named
+    needed = argument.default is not argument.empty or function.__name__ in GIVEN
+    return is_ours and needed and argument.name not in {"self", "table", "fn", "columns"}
+
+
+OF_LOADERS = {name for name in dir(af.Dataset) if name.startswith("to_")} | {"apply"}
+
+
+def called(function: Callable[..., Any], tmp_path: Path, argument: str, value: object) -> Any:
+    name = function.__name__
+    given = GIVEN.get(name, ())
+    if name.startswith(("write_", "read")):
+        given = (tmp_path / "x",)
+    if function.__qualname__.partition(".")[0] in {"Dataset", "Iterator", "Loader"}:
+        dataset: Any = af.from_arrow(pa.table({"id": [1, 2], "t": [[1], [2, 3]]}))
+        if name == "load_state_dict":
+            dataset = iter(dataset) if "Iterator" in function.__qualname__ else dataset.to_numpy()
+            given = (dataset.state_dict(),)
+        given = (dataset, *given)
+    others = {**OTHERS.get(name, {}), argument: value}
+    found = inspect.signature(function).bind_partial(*given)
+    return (
+        function(**{**found.arguments, **others})
+        if argument in found.arguments
+        else function(*found.args, **others)
+    )
+
+
+@pytest.mark.parametrize(("function", "flag"), arguments(is_flag))
+def test_a_flag_is_true_or_false(function: Callable[..., Any], flag: str, tmp_path: Path) -> None:
+    for value in ("no", "x", 1, 0, [], np.array([True])):
+        with pytest.raises(af.PlanError, match=f"{flag} is True or False, got"):
+            called(function, tmp_path, flag, value)
+
+
+@pytest.mark.parametrize("value", [np.True_, np.False_], ids=str)
+def test_a_flag_of_numpy_is_the_same(value: Any, tmp_path: Path) -> None:
+    flag = bool(value)
+    assert af.range(3).batch(2, drop_remainder=value) == af.range(3).batch(2, drop_remainder=flag)
+    assert af.read_csv("a", has_header=value) == af.read_csv("a", has_header=flag)
+    assert af.read_tfrecord("a", raw=value) == af.read_tfrecord("a", raw=flag)
+    assert af.Options(progress=value) == af.Options(progress=flag)
+    assert af.range(3).batch(2, drop_remainder=value).to_numpy().state_dict()
+
+
+ARRAYS = [
+    np.array([1, 2]),
+    np.array(["a", "b"]),
+    pa.array([1, 2]),
+    pl.Series([1, 2]),
+    pl.DataFrame({"a": [1, 2]}),
+    pl.col("id"),
+]
+
+
+@pytest.mark.parametrize(("function", "argument"), arguments(is_checked))
+def test_an_array_is_taken_or_refused_by_an_error_of_ours(
+    function: Callable[..., Any], argument: str, tmp_path: Path
+) -> None:
+    for value in ARRAYS:
+        with suppress(af.ArrowflowError):
+            called(function, tmp_path, argument, value)

@@ -1,8 +1,8 @@
 """`arrowflow rewrite`: the same rows in another layout.
 
 A local target is made in a hidden folder beside it, shard by shard. Each shard is one call of a writer, so a shard that is
-there is whole. The folder takes its name once it has all rows. A killed command leaves its shards, and the same command
-goes on behind them.
+there is whole. The folder takes its name once it has all rows. A command that is stopped leaves its whole shards, and says
+so. The same command goes on behind them, and another one to the same target removes them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from arrowflow.caching.store.claim import claim
 from arrowflow.cli.files import dataset_of, source_of
 from arrowflow.cli.output import counted, size, write_json, write_text
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError, WriteError, closest
+from arrowflow.errors import PlanError, WriteError, closest, printable
 from arrowflow.executor.workers.together import together
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.optional import optional
@@ -31,6 +31,8 @@ from arrowflow.options import Options
 from arrowflow.sources import from_arrow
 from arrowflow.storage import flush, locate
 from arrowflow.write import CSV, IPC, JSON, PARQUET, writer_of
+from arrowflow.write.shards import explained
+from arrowflow.write.targets import LocalFolder
 
 SHARD_BYTES: Final = 256 << 20
 
@@ -49,6 +51,7 @@ def run(
     sort: Sequence[str],
     fixed: Sequence[str],
     format: str | None,
+    overwrite: bool,
     as_json: bool,
 ) -> bool:
     """Writes rows anew; finds nothing to stop at."""
@@ -63,24 +66,28 @@ def run(
         raise PlanError("rewrite: the rows of the source are not known before it is read")
     shard_rows = shard_rows or _shard_rows(files, rows, group_rows or KINDS[to].default_rows)
     place = _local(target)
-    _check_apart(source, place)
-    writer_of(
+    _check_apart(source, place, files)
+    writer = writer_of(
         KINDS[to],
         target,
         shard_bytes=None,
         shard_rows=shard_rows,
         compression=options.get("compression"),
         filesystem=None,
-        overwrite=False,
-    ).check()
-    if sort:
-        dataset = _sorted(dataset, sort)
-    if place is None:
-        found = getattr(dataset, f"write_{to}")(target, shard_rows=shard_rows, **options)
-        written = (len(found.files), found.num_rows, found.num_bytes)
-    else:
-        what = [_identity(files), to, shard_rows, options, list(sort), list(fixed)]
-        written = _Job(place, what, dataset, rows, shard_rows, to, options).run()
+        overwrite=overwrite,
+    )
+    with _options_named():
+        writer.check()
+        if sort:
+            dataset = _sorted(dataset, sort)
+        if isinstance(writer.target, LocalFolder):
+            what = [_identity(files), to, shard_rows, options, list(sort), list(fixed)]
+            written = _Job(writer.target, what, dataset, rows, shard_rows, to, options).run()
+        else:
+            found = getattr(dataset, f"write_{to}")(
+                target, shard_rows=shard_rows, overwrite=overwrite, **options
+            )
+            written = (len(found.files), found.num_rows, found.num_bytes)
     facts = dict(zip(("files", "rows", "bytes"), written, strict=True))
     if as_json:
         write_json({"path": target, **facts})
@@ -150,13 +157,29 @@ def _local(target: str) -> Path | None:
     return Path(place) if filesystem.type_name == "local" else None
 
 
-def _check_apart(source: str, place: Path | None) -> None:
-    """Raises `PlanError` if the target lies in the folder that is read, whose rows would then be there twice."""
+def _check_apart(source: str, place: Path | None, files: Read) -> None:
+    """Raises `PlanError` if the source would then have all rows twice, or if it would go with what the target holds."""
     folder = None if place is None else _local(source)
-    if place is not None and folder is not None and folder.resolve() in place.resolve().parents:
+    if place is None or folder is None:
+        return
+    if folder.resolve() in place.resolve().parents:
         raise PlanError(
             f"rewrite: the target {str(place)!r} lies in the source, which would have all rows twice; choose a place outside"
         )
+    if any(place.resolve() in Path(file.path).resolve().parents for file in files.files):
+        raise PlanError(
+            f"rewrite: the source lies in the target {str(place)!r}; choose another place, and rename it afterwards"
+        )
+
+
+@contextmanager
+def _options_named() -> Iterator[None]:
+    """Makes advice of the writers name the option of the command, and not their argument."""
+    try:
+        yield
+    except WriteError as error:
+        error.args = (str(error.args[0]).replace("overwrite=True", "--overwrite"),)
+        raise
 
 
 def _identity(files: Read) -> list[list[Any]]:
@@ -167,7 +190,7 @@ class _Job:
     """One rewrite into a local folder.
 
     Args:
-        target: The folder.
+        target: The target.
         what: All that decides its content, as JSON values.
         dataset: The rows, in their order.
         rows: Their number.
@@ -178,7 +201,7 @@ class _Job:
 
     def __init__(
         self,
-        target: Path,
+        target: LocalFolder,
         what: list[Any],
         dataset: Dataset,
         rows: int,
@@ -186,9 +209,9 @@ class _Job:
         to: str,
         options: dict[str, Any],
     ) -> None:
-        digest = hashlib.blake2b(json.dumps([target.name, what]).encode(), digest_size=8).hexdigest()
         self._target = target
-        self._hidden = target.with_name(f".rewriting-{digest}")
+        self._name = f".rewriting-{_digest(Path(target.path).name)}-"
+        self._hidden = Path(target.path).with_name(self._name + _digest(what))
         self._data = self._hidden / "data"
         self._dataset = dataset
         self._rows = rows
@@ -202,30 +225,53 @@ class _Job:
         Raises:
             WriteError: Another process does the same, or the target is taken.
         """
-        try:
+        with explained("rewrite", self._target):
+            self._target.prepare()
+            self._sweep()
             self._data.mkdir(parents=True, exist_ok=True)
             held = claim(self._hidden / "lock")
-        except OSError as error:
-            raise WriteError(f"cannot write ({error})").locate(
-                operator="rewrite", file=str(self._target)
-            ) from error
-        if held is None:
-            raise WriteError("another process rewrites the same source to this place; wait for it").locate(
-                operator="rewrite", file=str(self._target)
-            )
-        try:
-            files = self._shards()
-            num_bytes = sum(file.stat().st_size for file in files)
-            self._publish()
-        finally:
-            held.release()
-        shutil.rmtree(self._hidden, ignore_errors=True)
+            if held is None:
+                raise WriteError("another process rewrites the same source to this place; wait for it")
+            starts = range(0, max(1, self._rows), self._shard_rows)
+            suffix = KINDS[self._to].suffix
+            files = [self._data / f"part-{number:05}{suffix}" for number in range(len(starts))]
+            try:
+                self._write_all(files, starts)
+                num_bytes = sum(file.stat().st_size for file in files)
+                self._target.take(self._data)
+            except BaseException:
+                self._target.discard()
+                self._keep(files)
+                raise
+            finally:
+                held.release()
+            shutil.rmtree(self._hidden, ignore_errors=True)
         return len(files), self._rows, num_bytes
 
-    def _shards(self) -> list[Path]:
-        starts = range(0, max(1, self._rows), self._shard_rows)
-        suffix = KINDS[self._to].suffix
-        files = [self._data / f"part-{number:05}{suffix}" for number in range(len(starts))]
+    def _sweep(self) -> None:
+        """Removes what other commands to this target have left; those that still run hold their locks."""
+        for hidden in self._hidden.parent.glob(f"{self._name}*"):
+            if hidden != self._hidden:
+                with suppress(OSError):
+                    held = claim(hidden / "lock")
+                    if held is not None:
+                        shutil.rmtree(hidden, ignore_errors=True)
+                        held.release()
+
+    def _keep(self, files: list[Path]) -> None:
+        """Says that the same command goes on behind the whole shards; without any, nothing stays."""
+        whole = sum(file.exists() for file in files)
+        if whole:
+            sys.stderr.write(
+                printable(
+                    f"{whole} of {counted(len(files), 'file')} are whole: the same command goes on behind them; "
+                    f"to give up, delete {str(self._hidden)!r}\n"
+                )
+            )
+        else:
+            shutil.rmtree(self._hidden, ignore_errors=True)
+
+    def _write_all(self, files: list[Path], starts: Sequence[int]) -> None:
         with _bar(self._rows) as advance:
 
             def write(file: Path, start: int) -> None:
@@ -236,7 +282,6 @@ class _Job:
 
             # An encoder has one thread: for each core one shard is in the making.
             together([partial(write, *each) for each in zip(files, starts, strict=True)], _cores())
-        return files
 
     def _write(self, file: Path, start: int, rows: int) -> None:
         """Writes one shard. It gets its name once it is whole and on the disk."""
@@ -248,18 +293,13 @@ class _Job:
         if written.num_rows != rows or len(written.files) != 1:
             raise WriteError(
                 f"expected {rows:,} rows from row {start:,} on, found {written.num_rows:,}: the source changed"
-            ).locate(operator="rewrite", file=str(self._target))
+            ).locate(operator="rewrite", file=self._target.path)
         Path(written.files[0]).rename(file)
         flush(self._data)
 
-    def _publish(self) -> None:
-        try:
-            self._data.rename(self._target)  # an empty folder gives way, and nothing else
-        except OSError as error:
-            raise WriteError(
-                f"the place is taken ({error.strerror}); the shards stay in {self._data}"
-            ).locate(operator="rewrite", file=str(self._target)) from error
-        flush(self._target.parent)
+
+def _digest(what: Any) -> str:
+    return hashlib.blake2b(json.dumps(what).encode(), digest_size=8).hexdigest()
 
 
 def _cores() -> int:

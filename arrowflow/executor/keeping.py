@@ -10,16 +10,22 @@ Runs of one plan count its chunks each, as they count a cache in memory. Between
 that divide the memory of the process, see `workers.cores`, count them as `idle`, and take them once their own are gone.
 
 A run changes its own ledger under its own lock. It tells other ledgers by `Ledger.told`, which needs no lock. The lock
-of this module is the innermost one. In the middle of a change the garbage collector may close another run, and so wait for
-that run's lock, while a worker of that run waits here. So the lock is re-entrant, and nobody waits for it for long: who does
-not get it keeps nothing, or takes bytes back at the next call.
+of this module is the innermost one. In the middle of a change the garbage collector, or an interrupt, may close another run:
+on the thread that holds the lock, and so waiting for that run's lock, while a worker of that run waits here. So nobody may
+wait for the lock for long, and no change may begin inside of another one, as it would if the lock were re-entrant.
+
+* `join` and `leave` must not fail, and so never wait. They queue their change, and make it at once if the lock is free. If it
+  is not, its holder makes the change: whoever lets the lock go looks at the queue afterwards. A change is queued before
+  its thread tries the lock. So either the try succeeds, or the lock was still held, and the holder's look comes later.
+* Others wait for some time. Who does not get the lock keeps nothing, or takes bytes back at the next call.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -34,11 +40,13 @@ class _Process:
     """The state that the runs of this process share.
 
     Attributes:
-        lock: Guards all changes; see `_changing`.
+        lock: Guards all changes.
+        queued: Changes to make under the lock. Any thread appends.
         idle: Kept chunks that no live run counts, of plans that divide the memory of the process. Replaced as a whole.
     """
 
-    lock = threading.RLock()
+    lock = threading.Lock()
+    queued: Final[deque[Callable[[], None]]] = deque()
     idle: tuple[weakref.ref[KeptChunks], ...] = ()
 
 
@@ -47,10 +55,32 @@ def _changing() -> Iterator[bool]:
     """Holds the lock, and tells whether it came in time."""
     in_time = _Process.lock.acquire(timeout=PATIENCE_SECONDS)
     try:
+        if in_time:
+            _make_queued()
         yield in_time
     finally:
         if in_time:
             _Process.lock.release()
+            _catch_up()
+
+
+def _change(change: Callable[[], None]) -> None:
+    """Makes a change, or leaves it to the thread that holds the lock."""
+    _Process.queued.append(change)
+    _catch_up()
+
+
+def _catch_up() -> None:
+    while _Process.queued and _Process.lock.acquire(blocking=False):
+        try:
+            _make_queued()
+        finally:
+            _Process.lock.release()
+
+
+def _make_queued() -> None:
+    while _Process.queued:
+        _Process.queued.popleft()()
 
 
 def begin(ledger: Ledger, *, shares: bool) -> None:
@@ -64,23 +94,28 @@ def join(ledger: Ledger, kept: KeptChunks) -> None:
     """Counts kept chunks in a ledger, until `leave`. Under the run's lock."""
     if kept in ledger.kept:
         return
-    with _changing():
+
+    def counts() -> None:
         _Process.idle = tuple(each for each in _Process.idle if each() not in (None, kept))
-        ledger.kept = (*ledger.kept, kept)
         kept.ledgers = (*kept.ledgers, weakref.ref(ledger))
-        for group in list(kept.groups):
-            ledger.told.append((True, group.buffers))
+        ledger.told.extend([(True, group.buffers) for group in list(kept.groups)])
+
+    ledger.kept = (*ledger.kept, kept)
+    _change(counts)
     ledger.reserve(0)
 
 
 def leave(ledger: Ledger) -> None:
     """Counts no kept chunks any more: the run is over. Under its lock."""
-    with _changing():
-        for kept in ledger.kept:
+    counted, ledger.kept = ledger.kept, ()
+
+    def counts_no_more() -> None:
+        for kept in counted:
             kept.ledgers = tuple(each for each in kept.ledgers if each() not in (None, ledger))
             if ledger.idle_bytes is idle_bytes and not kept.ledgers:
                 _Process.idle = (*_Process.idle, weakref.ref(kept))
-        ledger.kept = ()
+
+    _change(counts_no_more)
 
 
 def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:

@@ -15,6 +15,7 @@ from arrowflow.ops.sources import from_arrow as arrow
 from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import from_batches, given_schema
 from arrowflow.ops.sources.range import Range
+from arrowflow.options import whole_number
 
 if TYPE_CHECKING:
     pass
@@ -127,7 +128,7 @@ def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:
     """
     first, last = (0, start) if stop is None else (start, stop)
     for name, value in {"start": first, "stop": last, "step": step}.items():
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if whole_number(value) is None:
             raise PlanError(f"range: {name} is a whole number, got {shown(value)}")
     if step == 0:
         raise PlanError("range: step is not 0")

@@ -21,7 +21,7 @@ from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources.files.partitions import check_partitioning
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import given_schema
-from arrowflow.options import AUTOTUNE, OnError, parallel_calls, with_arguments
+from arrowflow.options import AUTOTUNE, OnError, check_choice, check_flag, parallel_calls, with_arguments
 from arrowflow.storage import place_of
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def read(
             paths=paths,
             filesystem=place_of(operator, filesystem, storage_options),
             partitioning=check_partitioning(operator, partitioning),
-            missing_columns=_missing_columns(operator, missing_columns),
+            missing_columns=check_choice(operator, "missing_columns", missing_columns, ("error", "null")),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
-            memory_map=_memory_map(operator, memory_map),
+            memory_map=None if memory_map is None else check_flag(operator, "memory_map", memory_map),
             policy=BadRowPolicy.of(operator, on_error, quarantine),
             picks=columns is not None,
         )
@@ -142,20 +142,6 @@ def _format_of(format: object, paths: Any) -> Format:
 def _other_way(format: str) -> str:
     code = OF_LIBRARY.get(f"read_{format}")
     return "" if code is None else f"; write {code}"
-
-
-def _missing_columns(operator: str, missing_columns: Any) -> str:
-    """Returns the argument, or raises `PlanError`."""
-    if missing_columns not in ("error", "null"):
-        raise PlanError(f"{operator}: missing_columns is 'error' or 'null', got {shown(missing_columns)}")
-    return str(missing_columns)
-
-
-def _memory_map(operator: str, memory_map: Any) -> bool | None:
-    """Returns the argument, or raises `PlanError`."""
-    if memory_map is not None and not isinstance(memory_map, bool):
-        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
-    return memory_map
 
 
 class ReadArguments(TypedDict, total=False):

@@ -150,6 +150,6 @@ def read_tfrecord(paths: Paths, **arguments: Unpack[TfrecordArguments]) -> Datas
         >>> af.read_tfrecord(path).to_table().to_pydict()
         {'x': [7]}
     """
-    if arguments.get("raw") and arguments.get("schema") is not None:
+    if arguments.get("raw", False) is not False and arguments.get("schema") is not None:
         raise PlanError(RAW_HAS_NO_SCHEMA)
     return read(paths, format="tfrecord", **arguments)

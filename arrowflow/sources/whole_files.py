@@ -7,10 +7,10 @@ from inspect import signature
 from typing import Any, Literal, TypedDict, Unpack
 
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError, shown
+from arrowflow.errors import PlanError
 from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.read_files import MAX_FILE_BYTES, ReadFiles, ReadImages
-from arrowflow.options import AUTOTUNE, parallel_calls, parse_bytes, with_arguments
+from arrowflow.options import AUTOTUNE, check_choice, parallel_calls, parse_bytes, with_arguments
 from arrowflow.sources.readers import Paths
 from arrowflow.storage import place_of
 
@@ -36,8 +36,7 @@ def _dataset(
     num_parallel_calls: int = AUTOTUNE,
 ) -> Dataset:
     operator = kind.name
-    if labels not in ("folder", None):
-        raise PlanError(f"{operator}: labels is 'folder' or None, got {shown(labels)}")
+    check_choice(operator, "labels", labels, ("folder", None))
     most = MAX_FILE_BYTES if max_bytes is None else parse_bytes("max_bytes", max_bytes)
     if most > MAX_FILE_BYTES:
         raise PlanError(

@@ -115,11 +115,15 @@ class LocalFolder:
 
     def begin(self) -> None:
         """See `Target.begin`."""
+        self.prepare()
+        self._staging, self._claim = leftovers.begin(self._path)
+
+    def prepare(self) -> None:
+        """Checks as `check` does, and clears up what dead writers have left beside the target."""
         self.check()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         leftovers.sweep(self._path, self._is_replaceable)
         self.check()
-        self._staging, self._claim = leftovers.begin(self._path)
 
     def open(self, name: str) -> Any:
         """See `Target.open`."""
@@ -132,17 +136,28 @@ class LocalFolder:
         flush(self._hidden / name)
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `Target.publish`. Of several overwriting writers each takes the name, and the last one keeps it."""
+        """See `Target.publish`."""
         for folder in sorted(_folders(names), reverse=True):  # those inside come first
             flush(self._hidden / folder)
-        while not self._take_name():
+        self.take(self._hidden)
+        leftovers.end(self._hidden, self._claim)
+        return tuple(str(self._path / name) for name in names)
+
+    def take(self, folder: Path) -> None:
+        """Gives a folder beside the target, whose content is on the disk, the target's name.
+
+        Of several overwriting writers each takes the name, and the last one keeps it. After an error `discard` gives
+        it back.
+
+        Raises:
+            WriteError: There is content that must not be replaced.
+        """
+        while not self._take_name(folder):
             pass  # another writer was faster, and has finished
         with suppress(OSError):  # the dataset is visible and whole in any case
             flush(self._path.parent)
         for replaced in self._replaced:
             leftovers.remove(replaced)
-        leftovers.end(self._hidden, self._claim)
-        return tuple(str(self._path / name) for name in names)
 
     def discard(self) -> None:
         """See `Target.discard`: renamed content comes back, unless other content has its place."""
@@ -162,12 +177,12 @@ class LocalFolder:
         assert self._staging is not None
         return self._staging
 
-    def _take_name(self) -> bool:
-        """Gives the shards their name; False if another writer has the name, and its content has to be replaced."""
+    def _take_name(self, folder: Path) -> bool:
+        """Gives a folder the target's name; False if another writer has the name, and its content has to be replaced."""
         if self._overwrite:
             self._take_away()
         try:
-            self._hidden.rename(self._path)
+            folder.rename(self._path)
         except OSError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import FORMATS
-from arrowflow.options import MAX_CHUNK_ROWS, check_size, parse_bytes
+from arrowflow.options import MAX_CHUNK_ROWS, check_flag, check_size, parse_bytes
 from arrowflow.storage import place_of, shown_paths
 from arrowflow.write.archives import ArchiveEncoder
 from arrowflow.write.encoders import (
@@ -182,7 +182,7 @@ def writer_of(
             path,
             filesystem=place_of(operator, filesystem, storage_options),
             suffix=suffix,
-            overwrite=bool(overwrite),
+            overwrite=check_flag(operator, "overwrite", overwrite),
             operator=operator,
         ),
         encoder=encoder,

@@ -14,6 +14,7 @@ import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 import pytest
 
+from arrowflow.caching.store.claim import claim
 from arrowflow.cli import rewrite
 from arrowflow.storage import flush
 
@@ -85,11 +86,12 @@ def test_a_broken_rewrite_shows_nothing_and_goes_on(
     monkeypatch.setenv("ARROWFLOW_CPU_BUDGET", "1")  # one shard after the other
     with monkeypatch.context() as patched:
         patched.setattr(rewrite._Job, "_write", broken)
-        run(*arguments, code=130)
+        stopped = run(*arguments, code=130)
     assert not (tmp_path / "out").exists()
     (hidden,) = tmp_path.glob(".rewriting-*")
     there = {file.name: file.stat().st_ino for file in (hidden / "data").iterdir()}
     assert sorted(there) == ["part-00000.parquet", "part-00001.parquet"]
+    assert "2 of 4 files are whole" in stopped.stderr and str(hidden) in stopped.stderr
     run(*arguments)
     found = {file.name: file.stat().st_ino for file in (tmp_path / "out").iterdir()}
     assert there.items() < found.items() and len(found) == 4
@@ -112,11 +114,78 @@ def test_shards_of_another_source_are_not_taken(
     run("rewrite", source, tmp_path / "out", "--shard-rows", 300)
     wanted = pa.concat_tables([other.slice(0, 250), TABLE.slice(250)])
     assert pds.dataset(tmp_path / "out").to_table().equals(wanted)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_what_another_process_writes_stays(
+    source: Path, tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(path: Path) -> None:
+        flush(path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rewrite, "flush", stops)
+        run("rewrite", source, tmp_path / "out", "--shard-rows", 300, code=130)
+    (hidden,) = tmp_path.glob(".rewriting-*")
+    held = claim(hidden / "lock")
+    assert held is not None
+    run("rewrite", source, tmp_path / "out", "--shard-rows", 500)
+    assert hidden.exists()
+    held.release()
+    run("rewrite", source, tmp_path / "out", "--shard-rows", 400, "--overwrite")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_a_target_is_replaced_if_that_is_wished(
+    source: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    out = tmp_path / "out"
+    run("rewrite", source, out, "--shard-rows", 300)
+    refused = run("rewrite", source, out, "--sort", "x", code=1)
+    assert "--overwrite" in refused.stderr and "overwrite=True" not in refused.stderr
+    assert pds.dataset(out).to_table().equals(TABLE)
+    run("rewrite", source, out, "--sort", "x", "--overwrite")
+    assert pds.dataset(out).to_table().equals(TABLE.sort_by("x"))
+    (out / "notes.txt").write_text("mine")
+    run("rewrite", source, out, "--overwrite", code=1)
+    assert (out / "notes.txt").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_a_target_is_whole_after_an_error_while_it_is_replaced(
+    source: Path, tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    run("rewrite", source, out)
+    rename = Path.rename
+
+    def broken(path: Path, target: Path) -> Path:
+        if path.name == "data":
+            raise OSError(5, "the disk is gone")
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", broken)
+        failed = run("rewrite", source, out, "--sort", "x", "--overwrite", code=1)
+    assert "the disk is gone" in failed.stderr and "1 of 1 file" in failed.stderr
+    assert pds.dataset(out).to_table().equals(TABLE)
+    run("rewrite", source, out, "--sort", "x", "--overwrite")
+    assert pds.dataset(out).to_table().equals(TABLE.sort_by("x"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.parametrize("options", [[], ["--overwrite"]], ids=["plainly", "overwriting"])
+def test_a_source_in_the_target_is_refused(
+    options: list[str], source: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    for target in (source, tmp_path):
+        done = run("rewrite", source, target, *options, code=2)
+        assert "the source lies in the target" in done.stderr
+    assert pds.dataset(source).to_table().equals(TABLE)
 
 
 def test_a_taken_place_stays(source: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
-    run("rewrite", source, source, code=1)
-    assert pds.dataset(source).to_table().equals(TABLE)
     (tmp_path / "own").mkdir()
     (tmp_path / "own/notes.txt").write_text("mine")
     run("rewrite", source, tmp_path / "own", code=1)
@@ -147,7 +216,7 @@ def test_lists_of_other_sizes_are_no_fixed_ones(
     source: Path, tmp_path: Path, run: Callable[..., Any]
 ) -> None:
     run("rewrite", source, tmp_path / "out", "--fixed", "tokens:4", code=1)
-    assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_a_target_in_the_source_is_refused(source: Path, run: Callable[..., Any]) -> None:
@@ -166,7 +235,13 @@ def test_a_remote_target_is_written_as_writers_do(
     ]
     found = answer("inspect", target)
     assert (found["files"], found["rows"], found["columns"][0]["codecs"]) == (2, ROWS, ["ZSTD"])
-    run("rewrite", source, target, code=1)
+    assert "--overwrite" in run("rewrite", source, target, code=1).stderr
+    run("rewrite", source, target, "--sort", "x", "--overwrite")
+    assert [json.loads(line)["x"] for line in run("head", target, "-n", 3, "--json").stdout.splitlines()] == [
+        0,
+        1,
+        2,
+    ]
 
 
 KILLED = """

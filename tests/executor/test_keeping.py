@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -163,3 +164,99 @@ def test_ledgers_count_each_buffer_that_is_used_or_kept(seed: int) -> None:
             both = used | {address: size for one in kept.groups for address, size in one.buffers.items()}
             assert counted(each) == (sum(used.values()), sum(both.values()) - sum(used.values()))
         assert kept.num_bytes == sum(one.num_bytes for one in kept.groups)
+
+
+def elsewhere(call: Callable[..., None], *arguments: Any) -> None:
+    """Calls on another thread, which must not wait."""
+    thread = threading.Thread(target=call, args=arguments)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "on", [elsewhere, lambda call, *arguments: call(*arguments)], ids=["others", "its-own"]
+)
+def test_a_change_that_comes_in_the_middle_of_another_one_is_made_after_it(on: Callable[..., None]) -> None:
+    """As an interrupt or the garbage collector may make one on the thread that holds the lock."""
+    kept, idle = KeptChunks(), KeptChunks()
+    first, ended = ledger_of(10 * SIZE, kept, shares=True), ledger_of(10 * SIZE, idle, shares=True)
+    filled(kept, first, 3)
+    filled(idle, ended, 2)
+    second, third = ledger_of(10 * SIZE, shares=True), ledger_of(10 * SIZE, shares=True)
+    with keeping._changing() as in_time:
+        assert in_time
+        for call, *arguments in (
+            (keeping.join, second, kept),
+            (keeping.leave, first),
+            (keeping.join, third, kept),
+        ):
+            on(call, *arguments)
+        on(keeping.leave, ended)
+        assert [each() for each in kept.ledgers] == [first], "the holder saw a change"
+        assert keeping.idle_bytes() == 0
+    assert [each() for each in kept.ledgers] == [second, third]
+    assert keeping.idle_bytes() == 2 * SIZE
+    assert counted(second) == counted(third) == (0, 3 * SIZE)
+    keeping.leave(second)
+    keeping.leave(third)
+    assert keeping.idle_bytes() == 5 * SIZE
+    del kept, idle
+
+
+class Gate:
+    """The lock of changes, which stands still before it is free, and after it was not to be had."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.frees = threading.Event()
+        self.tried = threading.Event()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        got = self.lock.acquire(blocking, timeout)
+        if not got:
+            self.tried.set()
+        return got
+
+    def release(self) -> None:
+        self.frees.set()
+        assert self.tried.wait(60)
+        self.lock.release()
+
+
+def test_a_change_that_comes_while_the_lock_is_let_go_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder has looked at the queue, and still has the lock when another thread tries it."""
+    gate = Gate()
+    kept = KeptChunks()
+    ledger, other = ledger_of(10 * SIZE), ledger_of(10 * SIZE)
+    monkeypatch.setattr(keeping._Process, "lock", gate)
+    holder = threading.Thread(target=keeping.join, args=(ledger, kept))
+    holder.start()
+    assert gate.frees.wait(60)
+    keeping.join(other, kept)
+    holder.join(60)
+    assert {each() for each in kept.ledgers} == {ledger, other}
+    assert not keeping._Process.queued
+
+
+def test_changes_of_many_threads_are_all_made() -> None:
+    kept = KeptChunks()
+    ledgers = [ledger_of(10 * SIZE, shares=True) for _ in range(8)]
+    barrier = threading.Barrier(len(ledgers))
+
+    def comes_and_goes(ledger: Ledger) -> None:
+        for _ in range(scaled(50)):
+            barrier.wait(60)
+            keeping.join(ledger, kept)
+            barrier.wait(60)
+            keeping.leave(ledger)
+        barrier.wait(60)
+        keeping.join(ledger, kept)
+
+    threads = [threading.Thread(target=comes_and_goes, args=(ledger,)) for ledger in ledgers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert {each() for each in kept.ledgers} == set(ledgers) and len(kept.ledgers) == len(ledgers)
+    assert not keeping._Process.idle

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
-from arrowflow.expr.parse import arrow_tree, polars_tree
+from arrowflow.expr.parse import arrow_tree, lifted, polars_tree
 from arrowflow.expr.parse.lifted import Text, dumps, loads, pieces
 from arrowflow.expr.parse.tree import Column, Node, column_names
 from arrowflow.expr.run.foreign import empty_frame, evaluate_empty
@@ -87,7 +87,9 @@ class Expr:
         return hash((self.name, self.key()))
 
     def __repr__(self) -> str:
-        return f"{'pl' if self.engine == 'polars' else 'pc'}: {arrow_tree.shown(self.source)}"
+        if self.engine == "polars":
+            return f"pl: {lifted.shown(self.source, self.json())}"
+        return f"pc: {arrow_tree.shown(self.source)}"
 
 
 @lru_cache(maxsize=1024)

@@ -273,3 +273,40 @@ def _constants(node: Json) -> Iterator[Constant]:
     elif isinstance(node, dict | list):
         for part in node.values() if isinstance(node, dict) else node:
             yield from _constants(part)
+
+
+_SHOWN: Final = re.compile(rf'\.alias\("{OWN}([^"]*)"\)')
+
+
+def shown(expr: pl.Expr, text: str) -> str:
+    """Returns an expression as people read it, given its JSON form: Polars would call each function of ours `python_udf`.
+
+    Examples:
+        >>> import arrowflow as af
+        >>> expr = af.hash_bucket("x", 10) + 1
+        >>> str(expr), shown(expr, serialised(expr))
+        ('[(col("x").python_udf()) + (dyn int: 1)]', '[(col("x").hash_bucket(10)) + (dyn int: 1)]')
+    """
+    if f'"function":"{OWN}' not in text:
+        return str(expr)
+    form = io.BytesIO(whole(dumps(_renamed(loads(text)))).encode())
+    return _SHOWN.sub(r".\1", str(pl.Expr.deserialize(form, format="json")))
+
+
+def _renamed(node: Json) -> Json:
+    """Returns a tree with a name in place of each function: Polars writes a name behind its input, whatever it is."""
+    if isinstance(node, list):
+        return [_renamed(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if isinstance(node.get("function"), OwnFunction):
+        column, *constants = node["input"]
+        _, name, size = node["function"].split(":")
+        arguments = ", ".join(["…"] * len(constants) + [size] * (size != "0"))
+        return [_renamed(column), f"{OWN}{name}({arguments})"]
+    return {
+        "Alias"
+        if isinstance(part, dict) and isinstance(part.get("function"), OwnFunction)
+        else key: _renamed(part)
+        for key, part in node.items()
+    }

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats.text.codings import UTF8, checked_encoding
+from arrowflow.options import check_flag
 
 LATER_OPTIONS: Final[dict[str, Any]] = {
     "escape_char": None,
@@ -28,13 +29,12 @@ def checked(format: Any) -> dict[str, Any]:
     for name in ("delimiter", "quote_char", "escape_char", "decimal_point"):
         _check_character(name, getattr(format, name), is_needed=name == "decimal_point")
     _check_different(format)
-    for name in ("has_header", "truncate_ragged_lines"):
-        if not isinstance(getattr(format, name), bool):
-            raise PlanError(f"read_csv: {name} is True or False, got {shown(getattr(format, name))}")
     lines: Any = format.skip_rows
     if isinstance(lines, bool) or not isinstance(lines, int) or lines < 0:
         raise PlanError(f"read_csv: skip_rows is a number of lines, 0 or more, got {shown(lines)}")
+    flags = ("has_header", "truncate_ragged_lines")
     return {
+        **{name: check_flag("read_csv", name, getattr(format, name)) for name in flags},
         "comment_prefix": _comment(format.comment_prefix, format),
         "column_names": _names(format.column_names),
         "null_values": _nulls(format.null_values),

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.bad_rows import BadRow
-from arrowflow.errors import ArrowflowError, PlanError, SchemaError, shown
+from arrowflow.errors import ArrowflowError, PlanError, SchemaError
 from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.tfrecord import proto
@@ -38,6 +38,7 @@ from arrowflow.formats.tfrecord.framing import (
 )
 from arrowflow.formats.tfrecord.wire import PADDING, Bytes
 from arrowflow.formats.types import width_bits
+from arrowflow.options import check_choice, check_flag
 from arrowflow.storage import File, Range, Store
 
 RAW_SCHEMA: Final = pa.schema([("record", pa.binary())])
@@ -105,13 +106,8 @@ class TfrecordFormat(Format):
     schema: pa.Schema | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.compression is not None and self.compression not in COMPRESSIONS:
-            known = ", ".join(map(repr, COMPRESSIONS))
-            raise PlanError(
-                f"read_tfrecord: compression is None, to tell by the file, or one of {known}, got {shown(self.compression)}"
-            )
-        if not isinstance(self.raw, bool):
-            raise PlanError(f"read_tfrecord: raw is True or False, got {shown(self.raw)}")
+        check_choice("read_tfrecord", "compression", self.compression, (*COMPRESSIONS, None))
+        object.__setattr__(self, "raw", check_flag("read_tfrecord", "raw", self.raw))
 
     def arguments(self) -> Mapping[str, Any]:
         """See `OwnArguments.arguments`: the compression of a file does not change its rows."""

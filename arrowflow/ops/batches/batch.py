@@ -25,7 +25,7 @@ from arrowflow.kernels.gather import GatherKernel, gathered, joined_batch
 from arrowflow.kernels.items import Item, Origin, Payload, Ticket
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.options import ResolvedOptions, check_size, parallel_calls
+from arrowflow.options import ResolvedOptions, check_flag, check_size, parallel_calls
 from arrowflow.plan.access import RowAccess, position_behind
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Position
@@ -71,7 +71,9 @@ class Batch(RowOperator, RowAccess):
         operator: str = "batch",
     ) -> Self:
         """Returns the node, with arguments as users write them; `operator` names the method that they called."""
-        if pad_remainder and drop_remainder:
+        drops = check_flag(operator, "drop_remainder", drop_remainder)
+        pads = check_flag(operator, "pad_remainder", pad_remainder)
+        if pads and drops:
             raise PlanError(
                 "batch: pad_remainder fills the short last batch and drop_remainder leaves it out; give one of the two"
             )
@@ -81,8 +83,8 @@ class Batch(RowOperator, RowAccess):
         return cls(
             inputs=(below,),
             size=check_size(operator, "batch_size", batch_size),
-            drop_remainder=bool(drop_remainder),
-            mask=mask if pad_remainder else None,
+            drop_remainder=drops,
+            mask=mask if pads else None,
             joins=num_parallel_calls is not None,
             num_parallel_calls=calls,
         )

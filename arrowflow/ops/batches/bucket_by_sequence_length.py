@@ -33,7 +33,7 @@ from arrowflow.ops.batches.padded_batch import PaddedBatch, padded
 from arrowflow.ops.batches.padding import is_list, lengths_of
 from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, first_late, held_bytes
 from arrowflow.ops.columns.column_program import check_columns
-from arrowflow.options import ResolvedOptions, check_size, parallel_calls
+from arrowflow.options import ResolvedOptions, check_flag, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape, parts
@@ -111,7 +111,7 @@ class BucketBySequenceLength(Operator):
             bucket_boundaries=boundaries,
             bucket_batch_sizes=sizes,
             max_lag_rows=check_size(cls.name, "max_lag_rows", max_lag_rows),
-            drop_remainder=bool(drop_remainder),
+            drop_remainder=check_flag(cls.name, "drop_remainder", drop_remainder),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
         )
 
@@ -187,6 +187,7 @@ def bucketed(
 ) -> BucketBySequenceLength | PaddedBatch:
     """Returns the node, or the node that pads its batches, with arguments as users write them."""
     operator = BucketBySequenceLength.name
+    to_boundary = check_flag(operator, "pad_to_bucket_boundary", pad_to_bucket_boundary)
     batches = BucketBySequenceLength.of(
         below,
         column,
@@ -196,18 +197,18 @@ def bucketed(
         drop_remainder=drop_remainder,
         num_parallel_calls=num_parallel_calls,
     )
-    if not no_padding:
+    if not check_flag(operator, "no_padding", no_padding):
         steps = (column, tuple(boundary - 1 for boundary in batches.bucket_boundaries))
         return padded(
             batches,
             operator=operator,
             num_parallel_calls=num_parallel_calls,
-            steps=steps if pad_to_bucket_boundary else None,
+            steps=steps if to_boundary else None,
             **padding,
         )
-    given = {"pad_to_bucket_boundary": pad_to_bucket_boundary, **padding}
-    values = {"padding_values", "multiple_of"}  # 0 is a given value, too
-    named = [name for name, value in given.items() if value or (name in values and value is not None)]
+    truncate = check_flag(operator, "truncate", padding["truncate"])
+    given = {"pad_to_bucket_boundary": to_boundary, **padding, "truncate": truncate}
+    named = [name for name, value in given.items() if value is not None and value is not False]
     if named:
         raise PlanError(
             f"{operator}: with no_padding=True nothing is padded, so {', '.join(named)} would do nothing; leave one or "

@@ -29,7 +29,7 @@ from arrowflow.ops.batches.padding import is_list, padding_value, plain
 from arrowflow.ops.batches.split_documents import DocumentRows, SplitKernel, SplitPosition
 from arrowflow.ops.columns.column_program import check_columns, column_names
 from arrowflow.ops.functions.bad_results import by_row, results_specs
-from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
+from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_choice, check_size
 from arrowflow.plan.lane import InLanes, Obstacle, small_windows
 from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.shape import Shape
@@ -100,11 +100,8 @@ class PackSequences(Operator, InLanes):
         positions: str | None,
     ) -> Self:
         """Returns the node, with arguments as users write them."""
-        for argument, value, known in ("strategy", strategy, Strategy), ("overlong", overlong, Overlong):
-            if value not in get_args(known):
-                raise PlanError(
-                    f"pack_sequences: {argument} is one of {', '.join(get_args(known))}, got {shown(value)}"
-                )
+        check_choice(cls.name, "strategy", strategy, get_args(Strategy))
+        check_choice(cls.name, "overlong", overlong, get_args(Overlong))
         if strategy == "concat_then_split" and overlong != "cut":
             raise PlanError(
                 f"pack_sequences: strategy='concat_then_split' cuts documents of any length, so overlong={overlong!r} has "

@@ -35,7 +35,7 @@ from arrowflow.ops.batches.padding import (
 )
 from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.columns.fill_null import holds
-from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size, parallel_calls
+from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_flag, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.types import is_untyped
@@ -251,10 +251,10 @@ def padded(
     """
     by_column = isinstance(padding_values, Mapping)
     values = _pairs(operator, "padding_values", padding_values) if by_column else ()
-    names = _pairs(operator, "lengths", lengths or {})
+    names = _pairs(operator, "lengths", {} if lengths is None else lengths)
     if not all(isinstance(name, str) for _, name in names):
         raise PlanError(f"{operator}: lengths maps columns to names of new columns, got {shown(lengths)}")
-    shapes = _pairs(operator, "padded_shapes", padded_shapes or {})
+    shapes = _pairs(operator, "padded_shapes", {} if padded_shapes is None else padded_shapes)
     lengths_given = tuple((name, _sizes(operator, shape)) for name, shape in shapes)
     multiple = 1 if multiple_of is None else check_size(operator, "multiple_of", multiple_of)
     if steps is not None:
@@ -266,7 +266,7 @@ def padded(
         padded_shapes=lengths_given,
         multiple_of=multiple,
         steps=steps,
-        truncate=bool(truncate),
+        truncate=check_flag(operator, "truncate", truncate),
         lengths=names,
         num_parallel_calls=parallel_calls(operator, num_parallel_calls),
         operator=operator,

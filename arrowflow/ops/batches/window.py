@@ -27,7 +27,7 @@ from arrowflow.ops.batches.series import (
     SeriesWindowKernel,
     as_lists,
 )
-from arrowflow.options import MAX_CHUNK_ROWS, MAX_LIST_SIZE, ResolvedOptions, check_size
+from arrowflow.options import MAX_CHUNK_ROWS, MAX_LIST_SIZE, ResolvedOptions, check_flag, check_size
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.shape import Shape
@@ -83,7 +83,7 @@ class Window(Operator):
             size=rows,
             shift=rows if shift is None else check_size(cls.name, "shift", shift),
             stride=check_size(cls.name, "stride", stride, most=MAX_LIST_SIZE),
-            drop_remainder=bool(drop_remainder),
+            drop_remainder=check_flag(cls.name, "drop_remainder", drop_remainder),
             by=None if by is None else parse_expression(by, operator=cls.name, allow_name=True),
             max_keys=check_size(cls.name, "max_keys", max_keys, most=MAX_KEYS),
         )

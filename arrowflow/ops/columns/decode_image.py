@@ -31,7 +31,7 @@ from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.columns.image_decoder import DRAWS, MODES, RESIZES, Draws, ImageDecoder, opencv
 from arrowflow.ops.functions.bad_results import by_row, results_specs
 from arrowflow.ops.order.source_order import bound_seed
-from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
+from arrowflow.options import OnError, ResolvedOptions, check_choice, check_flag, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.random import IMAGE_DRAWS, generator
@@ -87,12 +87,15 @@ class DecodeImage(PieceOperator):
         if not isinstance(column, str):
             raise PlanError(f"decode_image: expected the name of a column, got {shown(column)}")
         for name, value, known in ("mode", mode, MODES), ("resize", resize, RESIZES), ("crop", crop, _CROPS):
-            if value not in known:
-                raise PlanError(
-                    f"decode_image: {name} is one of {', '.join(map(repr, known))}, got {shown(value)}"
-                )
+            check_choice("decode_image", name, value, known)
         decoder = ImageDecoder(
-            _size(size), mode, resize, crop, bool(flip), _bounds("area", area), _bounds("ratio", ratio)
+            _size(size),
+            mode,
+            resize,
+            crop,
+            check_flag("decode_image", "flip", flip),
+            _bounds("area", area),
+            _bounds("ratio", ratio),
         )
         if decoder.area[1] > 1:
             raise PlanError(f"decode_image: area is a share of the image, at most 1, got {shown(area)}")

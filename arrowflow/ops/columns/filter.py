@@ -30,7 +30,7 @@ from arrowflow.ops.columns.column_program import (
 from arrowflow.ops.functions.bad_results import results_specs, whole
 from arrowflow.ops.functions.function import check_function, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, PredicateOperator, check_format
-from arrowflow.options import AUTOTUNE, OnError, ResolvedOptions, parallel_calls
+from arrowflow.options import OnError, ResolvedOptions, parallel_calls
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Traits
 
@@ -79,7 +79,8 @@ class Filter(ColumnOperator):
                 policy=BadRowPolicy.of(cls.name, on_error, quarantine),
             )
         given = (columns, on_error, quarantine)
-        if format != "arrow" or num_parallel_calls != AUTOTUNE or any(each is not None for each in given):
+        calls = parallel_calls(cls.name, num_parallel_calls)
+        if check_format(cls.name, format) != "arrow" or any(each is not None for each in (calls, *given)):
             raise PlanError(
                 "filter: format=, columns=, num_parallel_calls=, on_error= and quarantine= are for a function, not "
                 "expressions"

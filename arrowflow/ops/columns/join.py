@@ -26,7 +26,7 @@ from arrowflow.ops.columns.key_index import MAX_ROWS, MISSING, Groups, KeyIndex,
 from arrowflow.ops.columns.keys import check_keys
 from arrowflow.ops.rows.explode import RepeatCutKernel
 from arrowflow.ops.sources.from_memory import same_batches
-from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions, check_choice, check_flag
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Mark
 from arrowflow.plan.shape import Shape
@@ -124,8 +124,7 @@ class Join(Operator):
         names = column_names(cls.name, (on,))
         if twice := repeated(names):
             raise PlanError(f"join: on= names different columns, got {twice[0]!r} more than once")
-        if how not in get_args(How):
-            raise PlanError(f"join: how is 'left' or 'inner', got {shown(how)}")
+        check_choice(cls.name, "how", how, get_args(How))
         try:
             check_columns(names, table.schema)
             check_keys(names, table.schema, "name others with on=")
@@ -135,7 +134,14 @@ class Join(Operator):
             raise PlanError(f"join: a table has at most {MAX_ROWS:,} rows, got {table.num_rows:,}")
         lookup = LookupTable(table, names)
         columns = tuple(lookup.values.schema.names)
-        return cls(inputs=(below,), table=lookup, key=names, columns=columns, how=how, unique=bool(unique))
+        return cls(
+            inputs=(below,),
+            table=lookup,
+            key=names,
+            columns=columns,
+            how=how,
+            unique=check_flag(cls.name, "unique", unique),
+        )
 
     @property
     def traits(self) -> Traits:  # type: ignore[override]  # what becomes of rows depends on the arguments

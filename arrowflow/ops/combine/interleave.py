@@ -40,7 +40,7 @@ from arrowflow.ops.combine.elements import (
 )
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.ops.functions.function import code_digest, function_name
-from arrowflow.options import ResolvedOptions, check_size, parallel_calls
+from arrowflow.options import ResolvedOptions, check_flag, check_size, parallel_calls
 from arrowflow.plan.lane import InLanes, Lane, Obstacle
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
@@ -103,8 +103,8 @@ class Interleave(PieceOperator, InLanes):
         """Returns the node, with arguments as users write them."""
         if not callable(fn):
             raise PlanError(f"{cls.name}: expected a function that returns a dataset, got {shown(fn)}")
-        if deterministic is not None and not isinstance(deterministic, bool):
-            raise PlanError(f"interleave: deterministic is True, False or None, got {shown(deterministic)}")
+        if deterministic is not None:
+            deterministic = check_flag(cls.name, "deterministic", deterministic)
         if block_length is not None:
             block_length = check_size(cls.name, "block_length", block_length)
         return cls(

@@ -7,13 +7,13 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
-from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, shown
+from arrowflow.errors import DataError, FunctionError, SchemaError
 from arrowflow.interchange.converted import arrays_of, column_exports
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
@@ -45,7 +45,7 @@ from arrowflow.ops.functions.function import (
 )
 from arrowflow.ops.functions.user_function import UserFunction
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
-from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
+from arrowflow.options import OnError, ResolvedOptions, check_choice, check_flag, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.traits import SharedByEpochs
 from arrowflow.random import FUNCTION_CALLS, generator
@@ -173,15 +173,14 @@ class MappingOperator(FunctionOperator):
         """Returns the node, with arguments as users write them; `own` holds the arguments of its class."""
         check_function(cls.name, fn)
         check_format(cls.name, own.get("format", "arrow"))
-        if executor not in {"thread", "process"}:
-            raise PlanError(f"{cls.name}: executor is 'thread' or 'process', got {shown(executor)}")
+        check_choice(cls.name, "executor", executor, get_args(FunctionExecutor))
         return cls(
             inputs=(below,),
             fn=fn,
             columns=given_names(cls.name, columns),
             types=given_schema(cls.name, schema),
             seed=check_seed(cls.name, seed),
-            epoch=bool(epoch),
+            epoch=check_flag(cls.name, "epoch", epoch),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
             executor=executor,
             policy=BadRowPolicy.of(cls.name, on_error, quarantine),
@@ -260,10 +259,10 @@ class MappingOperator(FunctionOperator):
         return (*recut_specs(self), call, *results)
 
 
-def check_format(operator: str, format: object) -> None:
-    """Raises `PlanError` for an unknown format."""
-    if format not in RETURNED:
-        raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {shown(format)}")
+def check_format(operator: str, format: object) -> str:
+    """Returns the format, or raises `PlanError` if it is not known."""
+    found: str = check_choice(operator, "format", format, RETURNED)
+    return found
 
 
 class BatchFunction:

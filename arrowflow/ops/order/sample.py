@@ -42,7 +42,7 @@ from arrowflow.ops.order.global_shuffle import (
 from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import Places
-from arrowflow.options import ResolvedOptions, check_seed, check_size
+from arrowflow.options import ResolvedOptions, check_flag, check_seed, check_size
 from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.shape import Shape
@@ -109,9 +109,11 @@ class Sample(RowOperator, InLanes):
             inputs=(below,),
             count=check_size(cls.name, "n", n, least=0),
             weights=parse_expression(weights, operator=cls.name, allow_name=True),
-            replacement=bool(replacement),
+            replacement=check_flag(cls.name, "replacement", replacement),
             seed=check_seed(cls.name, seed),
-            reshuffle_each_iteration=bool(reshuffle_each_iteration),
+            reshuffle_each_iteration=check_flag(
+                cls.name, "reshuffle_each_iteration", reshuffle_each_iteration
+            ),
         )
 
     @property

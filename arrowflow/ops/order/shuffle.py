@@ -28,7 +28,7 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.order.global_shuffle import GlobalShuffle
 from arrowflow.ops.order.scatter import reordered
 from arrowflow.ops.order.source_order import bound_seed
-from arrowflow.options import ResolvedOptions, check_seed, check_size
+from arrowflow.options import ResolvedOptions, check_flag, check_seed, check_size
 from arrowflow.plan.access import RowAccess, SourceOrder, position_behind, with_source_order
 from arrowflow.plan.lane import InLanes, Obstacle, small_windows
 from arrowflow.plan.node import BindContext, Count, Node
@@ -74,7 +74,7 @@ class Shuffle(RowOperator, InLanes, RowAccess):
     ) -> Shuffle | GlobalShuffle:
         """Returns the node for this buffer, or for none, with arguments as users write them."""
         seed = check_seed(cls.name, seed)
-        reshuffle = bool(reshuffle_each_iteration)
+        reshuffle = check_flag(cls.name, "reshuffle_each_iteration", reshuffle_each_iteration)
         if buffer_size is None:
             return GlobalShuffle(inputs=(below,), seed=seed, reshuffle_each_iteration=reshuffle)
         size = check_size(cls.name, "buffer_size", buffer_size)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import ResolvedOptions, whole_number
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Counted
 from arrowflow.plan.shape import Shape
@@ -44,11 +44,12 @@ class Enumerate(Operator):
     @classmethod
     def of(cls, below: Node, start: int, column: str) -> Self:
         """Returns the node, with arguments as users write them."""
-        if isinstance(start, bool) or not hasattr(start, "__index__") or not -(1 << 63) <= start < 1 << 63:
+        number = whole_number(start)
+        if number is None or not -(1 << 63) <= number < 1 << 63:
             raise PlanError(f"enumerate: start is a whole number that fits int64, got {shown(start)}")
         if not isinstance(column, str):
             raise PlanError(f"enumerate: name is a text, got {shown(column)}")
-        return cls(inputs=(below,), start=int(start), column=column)
+        return cls(inputs=(below,), start=number, column=column)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the first number and the column's name."""

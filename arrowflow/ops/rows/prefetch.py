@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.options import AUTOTUNE, ResolvedOptions, check_size
+from arrowflow.options import AUTOTUNE, ResolvedOptions, check_size, whole_number
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
 
@@ -30,7 +30,7 @@ class Prefetch(RowOperator):
     @classmethod
     def of(cls, below: Node, buffer_size: int) -> Self:
         """Returns the node, with arguments as users write them."""
-        if buffer_size == AUTOTUNE:
+        if whole_number(buffer_size) == AUTOTUNE:
             return cls(inputs=(below,))
         return cls(inputs=(below,), count=check_size(cls.name, "buffer_size", buffer_size, least=0))
 

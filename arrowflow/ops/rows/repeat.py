@@ -15,7 +15,7 @@ from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.combine.same_columns import FirstSchema
-from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.options import ResolvedOptions, check_size, whole_number
 from arrowflow.plan.access import RowAccess, SourceOrder, with_source_order
 from arrowflow.plan.lane import InLanes, Lane, Obstacle, dealt_rows, in_lane, obstacle_of
 from arrowflow.plan.node import Count, Node
@@ -64,7 +64,7 @@ class Repeat(RowOperator, InLanes, RowAccess):
     @classmethod
     def of(cls, below: Node, count: int | None) -> Self:
         """Returns the node, with arguments as users write them."""
-        endless = count is None or count == -1
+        endless = count is None or whole_number(count) == -1
         return cls(inputs=(below,), count=None if endless else check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:

@@ -54,7 +54,7 @@ class TakeWhile(RowOperator):
             check_format(cls.name, format)
             names = given_names(cls.name, columns)
             return TakeWhileBy(inputs=(below,), fn=predicate, format=format, columns=names)
-        if format != "arrow" or columns is not None:
+        if check_format(cls.name, format) != "arrow" or columns is not None:
             raise PlanError("take_while: format= and columns= are for a function, not an expression")
         return cls(inputs=(below,), predicate=parse_expression(predicate, operator=cls.name))
 

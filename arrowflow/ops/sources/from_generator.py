@@ -19,7 +19,7 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.functions.function import code_digest, conform, function_name
 from arrowflow.ops.sources.from_memory import normalised, normalised_schema
 from arrowflow.ops.sources.generated_rows import Row, RowGroup, RowsKernel
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import ResolvedOptions, check_choice
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -60,8 +60,7 @@ class FromGenerator(Operator):
         """Returns the node, with arguments as users write them."""
         if not callable(fn):
             raise PlanError(f"from_generator: expected a function that returns an iterator, got {shown(fn)}")
-        if elements not in get_args(Elements):
-            raise PlanError(f"from_generator: elements is 'rows' or 'batches', got {shown(elements)}")
+        check_choice(cls.name, "elements", elements, get_args(Elements))
         return cls(fn=fn, types=types, elements=cast(Elements, elements))
 
     @property

@@ -142,3 +142,23 @@ def test_a_column_of_another_kind_than_its_vocabulary() -> None:
     ds = af.from_numpy({"x": [1]})
     refused(af.PlanError, lambda: ds.select(stats.index("x")).schema, "select", "texts", "int64")
     refused(af.PlanError, lambda: stats.index("x", oov=-1), "number of places")
+
+
+def test_plans_name_our_functions_wherever_they_stand() -> None:
+    words = pa.table({"x": ["a", "b", "c", "b"], "y": [1.0, 2.0, 3.0, 4.0]})
+    stats = af.from_arrow(words).fit(vocabulary={"x": 3}, quantiles={"y": 2})
+    inner = af.hash_bucket(af.hash_bucket("x", 9).cast(pl.String), 7)
+    plan = af.from_arrow(words).with_columns(
+        a=pl.when(af.hash_bucket("x", 3) > 1).then(stats.bucketize("y")).otherwise(inner),
+        b=stats.index("x", oov=2),
+        c=stats.one_hot("x"),
+        d=stats.index("x").is_in(list(range(5000))).alias("python_udf("),
+    )
+    text = plan.explain()
+    assert (
+        'a=pl: .when([(col("x").hash_bucket(3)) > (dyn int: 1)]).then(col("y").bucketize(…))'
+        '.otherwise(col("x").hash_bucket(9).strict_cast(String).hash_bucket(7))'
+    ) in text
+    assert 'b=pl: col("x").index(…, 2)' in text and 'c=pl: col("x").one_hot(…)' in text
+    assert 'd=pl: col("x").index(…).is_in(' in text
+    assert "python_udf()" not in text and "python_udf([" not in text

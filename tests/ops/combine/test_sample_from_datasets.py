@@ -317,7 +317,7 @@ def test_bad_arguments() -> None:
         af.PlanError,
         lambda: af.sample_from_datasets(sources(2), stop=bad),
         name,
-        "first_exhausted, all_exhausted",
+        "'first_exhausted', 'all_exhausted' or",
     )
     refused(af.PlanError, lambda: af.sample_from_datasets([af.range(2).batch(1)]), name, "batch")
     other = af.sample_from_datasets([af.range(2), numbers(2)])

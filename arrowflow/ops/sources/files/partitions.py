@@ -32,12 +32,13 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import DataError, PlanError, SchemaError, shown
+from arrowflow.errors import DataError, PlanError, SchemaError
 from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats.capabilities import Untyped
 from arrowflow.formats.protocol import Footer, Format, MayMatch, reading
 from arrowflow.formats.types import convert
 from arrowflow.interchange.enums import as_enum, enum_values
+from arrowflow.options import check_choice
 from arrowflow.storage import File, Store
 from arrowflow.types import is_ordered
 
@@ -362,6 +363,5 @@ def described(partitions: Partitions | None) -> Mapping[str, Any]:
 
 def check_partitioning(operator: str, partitioning: Any) -> str | None:
     """Returns the argument, or raises `PlanError`."""
-    if partitioning not in ("auto", "hive", None):
-        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
-    return None if partitioning is None else str(partitioning)
+    found: str | None = check_choice(operator, "partitioning", partitioning, ("auto", "hive", None))
+    return found
