@@ -1,7 +1,8 @@
 """The forecast of `explain(what_if=…)` against the truth: four workloads on one core and on two.
 
-Each contender runs some epochs, which all decode, under one CPU budget, and forecasts the rows a second of the other budget from the figures of
-the median one. The bar compares each forecast with what the other contender measured in the same round.
+Each contender runs some epochs, which all decode, under one CPU budget, and forecasts the rows a second of the other
+budget from the figures of the median one. The bar compares each forecast with what the other contender measured in the
+same round.
 """
 
 from __future__ import annotations
