@@ -74,7 +74,13 @@ class Distinct:
 
     def add(self, values: pl.Series) -> None:
         """Adds the values of some rows; nulls are left out."""
-        hashes = values.drop_nulls().hash(seed=7).to_numpy()
+        self._keep(values.drop_nulls().hash(seed=7).to_numpy())
+
+    def merge(self, other: Distinct) -> None:
+        """Adds the values of another part."""
+        self._keep(other.least)
+
+    def _keep(self, hashes: npt.NDArray[np.uint64]) -> None:
         if len(self.least) == _KEPT_HASHES:
             hashes = hashes[hashes < self.least[-1]]
         if len(hashes):
