@@ -39,7 +39,8 @@ class Counts:
 
     def merge(self, other: Counts) -> None:
         """Adds the values of another part."""
-        self._take(other.joined())
+        for counted in ([] if other.frame is None else [other.frame]) + other.pending:
+            self._take(counted)
 
     def _take(self, counted: pl.DataFrame) -> None:
         self.pending.append(counted)
