@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
 from arrowflow.ops.combine.choose_from_datasets import ChooseFromDatasets
 from arrowflow.ops.combine.mixing import MAX_DATASETS
-from arrowflow.ops.combine.sample_from_datasets import SampleFromDatasets
+from arrowflow.ops.combine.sample_from_datasets import SampleFromDatasets, Stop
 from arrowflow.ops.combine.zip import Zip
 from arrowflow.options import check_choice, check_flag, check_seed
 from arrowflow.plan.node import Node
-
-Stop = Literal["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"]
-"""Where a mix ends, in the words of `datasets.interleave_datasets`."""
 
 
 def zip(*datasets: Dataset) -> Dataset:
@@ -80,14 +77,12 @@ def sample_from_datasets(
         >>> af.sample_from_datasets([small, large], seed=1, stop="all_exhausted").to_table()["id"].to_pylist()
         [10, 11, 0, 12, 1, 0, 13, 14]
     """
-    check_choice("sample_from_datasets", "stop", stop, get_args(Stop))
     plans = _mixed("sample_from_datasets", datasets)
     node = SampleFromDatasets(
         inputs=plans,
         weights=None if weights is None else _weights(weights, len(plans)),
         seed=check_seed("sample_from_datasets", seed),
-        stop_on_empty_dataset=stop == "first_exhausted",
-        begins_again=stop == "all_exhausted",
+        stop=check_choice("sample_from_datasets", "stop", stop, get_args(Stop)),
     )
     return Dataset(node)
 

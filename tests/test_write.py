@@ -809,6 +809,33 @@ def test_readers_refuse_what_is_not_finished(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("name", ["out", "seed=1"])
+def test_readers_refuse_each_part_of_what_is_not_finished(name: str, tmp_path: Path) -> None:
+    table = pa.table({"y": [1, 1, 2], "m": [3, 4, 3], "x": [0, 1, 2]})
+    af.from_arrow(table).write_parquet(tmp_path / name, partition_by=["y", "m"])
+    parts = [f"{name}/y=1", f"{name}/y=1/m=4", f"{name}/y=1/*", f"{name}/y=1/m=4/*.parquet", f"{name}/*/m=3"]
+    wanted = [[0, 1], [1], [0, 1], [1], [0, 2]]
+    for part, rows in zip(parts, wanted, strict=True):
+        assert af.read_parquet(tmp_path / part).to_table()["x"].to_pylist() == rows
+    (tmp_path / name / UNFINISHED).touch()
+    for part in parts:
+        read = af.read_parquet(str(tmp_path / part))
+        refused(af.SourceError, read.to_table, "a part of a dataset", f"{name}/{UNFINISHED}")
+    (tmp_path / name / UNFINISHED).rename(tmp_path / name / "y=1" / UNFINISHED)
+    refused(af.SourceError, af.read_parquet(tmp_path / name / "y=1/m=4").to_table, "a part of a dataset")
+    assert af.read_parquet(tmp_path / name / "y=2").to_table()["x"].to_pylist() == [2]
+
+
+def test_readers_in_a_store_refuse_each_part_of_what_is_not_finished() -> None:
+    memory = fsspec.filesystem("memory")
+    place = "memory://unfinished-partitions"
+    af.from_arrow(pa.table({"y": [1, 2], "x": [3, 4]})).write_parquet(place, partition_by="y")
+    assert af.read_parquet(f"{place}/y=2").to_table()["x"].to_pylist() == [4]
+    memory.pipe(f"/unfinished-partitions/{UNFINISHED}", b"")
+    refused(af.SourceError, af.read_parquet(f"{place}/y=2").to_table, "a part of a dataset")
+    memory.rm("/unfinished-partitions", recursive=True)
+
+
 # ------------------------------------------------------------------------------------ names of files
 
 

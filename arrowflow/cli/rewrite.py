@@ -80,9 +80,9 @@ def run(
         writer.check()
         if sort:
             dataset = _sorted(dataset, sort)
-        if isinstance(writer.target, LocalFolder):
+        if isinstance(writer.shards.target, LocalFolder):
             what = [_identity(files), to, shard_rows, options, list(sort), list(fixed)]
-            written = _Job(writer.target, what, dataset, rows, shard_rows, to, options).run()
+            written = _Job(writer.shards.target, what, dataset, rows, shard_rows, to, options).run()
         else:
             found = getattr(dataset, f"write_{to}")(
                 target, shard_rows=shard_rows, overwrite=overwrite, **options

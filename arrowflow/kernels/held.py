@@ -44,6 +44,10 @@ class Held:
             self._skip = 0
         self._after = item.position
 
+    def restart(self) -> None:
+        """Notes that the next item is the first one of the input again."""
+        self._after = None
+
     def pop(self, rows: int, *, keeps_last: bool = False) -> tuple[list[pa.RecordBatch], list[Ticket]]:
         """Removes the oldest `rows` rows and returns them as zero-copy slices with the tickets they stand on.
 

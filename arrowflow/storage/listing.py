@@ -211,21 +211,26 @@ def _check_lake(info: Any, depth: int) -> None:
 
 
 def _check_parents(filesystem: Any, path: str, suffixes: tuple[str, ...]) -> None:
-    """Checks the folder around `key=value` folders, and around `data`: they may be parts of a table of a lake."""
+    """Checks the folders around `key=value` folders, and around `data`.
+
+    They may be parts of a table of a lake, or of a dataset that a writer is moving to its place.
+    """
     table = given = path.rstrip("/")
     found: list[Any] = []
+    markers: list[str] = []
     while "=" in posixpath.basename(table):
         table = posixpath.dirname(table)
+        markers.append(posixpath.join(table, UNFINISHED))
     is_data = posixpath.basename(table) == "data"
     table = posixpath.dirname(table) if is_data else table
     if table in (given, ""):
         return
     with suppress(OSError):  # who may read the files need not have the right to look there
         found = listed_in(filesystem, posixpath.join(table, "metadata")) if is_data else []
-        logs = filesystem.get_file_info(
-            [posixpath.join(table, name) for name in _LAKES if name != "metadata"]
-        )
-        found += [log for log in logs if log.type == pafs.FileType.Directory]
+        logs = [posixpath.join(table, name) for name in _LAKES if name != "metadata"]
+        wanted = [pafs.FileType.Directory] * len(logs) + [pafs.FileType.File] * len(markers)
+        infos = filesystem.get_file_info([*logs, *markers])
+        found += [info for info, type in zip(infos, wanted, strict=True) if info.type == type]
     _checked(found, table, suffixes)
 
 

@@ -24,12 +24,10 @@ from arrowflow.write.shards import (
     GROUP_BYTES,
     MAX_SHARDS,
     Held,
-    MakeEncoder,
+    Shards,
     ShardWriter,
-    Sizes,
     in_one_piece,
 )
-from arrowflow.write.targets import Target
 
 MAX_OPEN: Final = 100
 """The most files that are open at a time: systems let a process open 256 to 1,024."""
@@ -45,21 +43,13 @@ class PartitionWriter:
         WriteError: The columns are not there, or are all columns; a type or a value names no folder.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        make: MakeEncoder,
-        schema: pa.Schema,
-        sizes: Sizes,
-        suffix: str,
-        columns: tuple[str, ...],
-    ) -> None:
+    def __init__(self, shards: Shards, schema: pa.Schema, columns: tuple[str, ...]) -> None:
         _check(columns, schema)
         self._columns = columns
         self._kept = [name for name in schema.names if name not in columns]
         self._schema = schema
         stored = with_metadata(pa.schema([schema.field(name) for name in self._kept]), [schema])
-        self._new: Callable[[str], ShardWriter] = partial(ShardWriter, target, make, stored, sizes, suffix)
+        self._new: Callable[[str], ShardWriter] = partial(ShardWriter, shards, stored)
         self._window = Held(4 * MAX_CHUNK_ROWS, GROUP_BYTES)
         self._writers: dict[str, ShardWriter] = {}
         self._open: dict[str, ShardWriter] = {}

@@ -64,7 +64,21 @@ class Sizes:
     shard_bytes: int | None
 
 
-MakeEncoder = Callable[[Any, pa.Schema], Encoder]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """The shards of one dataset: where they go, what they are, and where each ends.
+
+    Attributes:
+        target: The target.
+        encoder: Makes the encoder of one file.
+        suffix: Ending of the files.
+        sizes: The sizes at which row groups and shards end.
+    """
+
+    target: Target
+    encoder: Callable[[Any, pa.Schema], Encoder]
+    suffix: str
+    sizes: Sizes
 
 
 class RowWriter(Protocol):
@@ -183,35 +197,21 @@ class ShardWriter:
     """Cuts rows into row groups, and row groups into shards.
 
     Args:
-        target: The target.
-        make: Makes the encoder of one file.
+        shards: What to write, and where.
         schema: The columns.
-        sizes: The sizes at which row groups and shards end.
-        suffix: Ending of the files.
         folder: The folder inside of the target, which ends with `/`; empty for the target itself.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        make: MakeEncoder,
-        schema: pa.Schema,
-        sizes: Sizes,
-        suffix: str,
-        folder: str = "",
-    ) -> None:
+    def __init__(self, shards: Shards, schema: pa.Schema, folder: str = "") -> None:
         self.names: list[str] = []
         self.num_rows = self.num_bytes = 0
-        self._target = target
-        self._make = make
+        self._shards = shards
         self._schema = schema
-        self._sizes = sizes
-        self._suffix = suffix
         self._folder = folder
         self._sink: Any = None
         self._encoder: Encoder | None = None
         self._shard_rows = 0
-        self._held = Held(sizes.group_rows, sizes.group_bytes)
+        self._held = Held(shards.sizes.group_rows, shards.sizes.group_bytes)
 
     @property
     def held_bits(self) -> int:
@@ -233,10 +233,10 @@ class ShardWriter:
             raise WriteError(
                 f"expected at most {MAX_SHARDS:,} shards, whose names sort in the order of the rows, and there are "
                 "more; pass a larger shard_rows= or shard_bytes="
-            ).locate(file=self._target.path)
-        self.names.append(f"{self._folder}part-{len(self.names):05}{self._suffix}")
-        self._sink = self._target.open(self.names[-1])
-        self._encoder = self._make(self._sink, self._schema)
+            ).locate(file=self._shards.target.path)
+        self.names.append(f"{self._folder}part-{len(self.names):05}{self._shards.suffix}")
+        self._sink = self._shards.target.open(self.names[-1])
+        self._encoder = self._shards.encoder(self._sink, self._schema)
         self._shard_rows = 0
 
     def push(self, batch: pa.RecordBatch) -> None:
@@ -274,7 +274,7 @@ class ShardWriter:
         self._sink.close()
         self._encoder = self._sink = None
         self._shard_rows = 0
-        self._target.seal(self.names[-1])
+        self._shards.target.seal(self.names[-1])
 
     def abandon(self) -> None:
         """Closes the unfinished file. Raises nothing."""
@@ -288,12 +288,13 @@ class ShardWriter:
 
     def _room(self) -> int | None:
         """Returns the rows of the row group at which the shard is full."""
-        most = self._sizes.shard_rows
+        most = self._shards.sizes.shard_rows
         return None if most is None else most - (0 if self._is_full() else self._shard_rows)
 
     def _is_full(self) -> bool:
         """Whether the next row belongs to another shard; asked only when a row comes, so that no shard is empty."""
-        rows, num_bytes = self._sizes.shard_rows, self._sizes.shard_bytes
+        sizes = self._shards.sizes
+        rows, num_bytes = sizes.shard_rows, sizes.shard_bytes
         if not self._shard_rows:
             return False
         return (rows is not None and self._shard_rows >= rows) or (

@@ -30,14 +30,14 @@ from arrowflow.write.partitions import PartitionWriter
 from arrowflow.write.shards import (
     GROUP_BYTES,
     SHARD_BYTES,
-    MakeEncoder,
+    Shards,
     ShardWriter,
     Sizes,
     Written,
     explained,
     write_shards,
 )
-from arrowflow.write.targets import Target, target_of
+from arrowflow.write.targets import target_of
 
 
 class Kind(NamedTuple):
@@ -113,18 +113,12 @@ class Writer:
 
     Attributes:
         operator: Name of the method.
-        target: The target of the shards.
-        encoder: The encoder of one file.
-        suffix: Ending of the files.
-        sizes: The sizes at which row groups and shards end.
+        shards: What to write, and where.
         partition_by: The columns that name folders.
     """
 
     operator: str
-    target: Target
-    encoder: MakeEncoder
-    suffix: str
-    sizes: Sizes
+    shards: Shards
     partition_by: tuple[str, ...] = ()
 
     def check(self) -> None:
@@ -133,8 +127,8 @@ class Writer:
         Raises:
             WriteError: There is content that must not be replaced.
         """
-        with explained(self.operator, self.target):
-            self.target.check()
+        with explained(self.operator, self.shards.target):
+            self.shards.target.check()
 
     def write(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Written:
         """Writes all rows.
@@ -142,10 +136,10 @@ class Writer:
         Raises:
             WriteError: The target is taken, the disk full, a type has no place in the format.
         """
-        shards = (self.target, self.encoder, schema, self.sizes, self.suffix)
-        columns = self.partition_by
-        make = partial(PartitionWriter, *shards, columns) if columns else partial(ShardWriter, *shards)
-        return write_shards(batches, make, self.target, self.operator)
+        make: Callable[[], PartitionWriter | ShardWriter] = partial(ShardWriter, self.shards, schema)
+        if self.partition_by:
+            make = partial(PartitionWriter, self.shards, schema, self.partition_by)
+        return write_shards(batches, make, self.shards.target, self.operator)
 
 
 def writer_of(
@@ -176,18 +170,16 @@ def writer_of(
         shard_rows=None if shard_rows is None else check_size(operator, "shard_rows", shard_rows),
         shard_bytes=None if shard_bytes is None else parse_bytes(f"{operator}: shard_bytes", shard_bytes),
     )
+    target = target_of(
+        path,
+        filesystem=place_of(operator, filesystem, storage_options),
+        suffix=suffix,
+        overwrite=check_flag(operator, "overwrite", overwrite),
+        operator=operator,
+    )
     return Writer(
         operator=operator,
-        target=target_of(
-            path,
-            filesystem=place_of(operator, filesystem, storage_options),
-            suffix=suffix,
-            overwrite=check_flag(operator, "overwrite", overwrite),
-            operator=operator,
-        ),
-        encoder=encoder,
-        suffix=suffix,
-        sizes=sizes,
+        shards=Shards(target=target, encoder=encoder, suffix=suffix, sizes=sizes),
         partition_by=_partition_columns(operator, partition_by),
     )
 

@@ -37,10 +37,11 @@ class Function:
         8
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("_made", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._made: tuple[pl.Series | None, pa.DataType, Compute] | None = None
 
     def __reduce__(self) -> tuple[type[Function], tuple[str]]:
         return Function, (self.name,)
@@ -49,7 +50,20 @@ class Function:
         """Returns the values for the columns that Polars gives: the values, and a list of all constants."""
         array = columns[0].to_arrow(compat_level=pl.CompatLevel.oldest())
         words = columns[1][0] if len(columns) > 1 else None
-        return pl.Series(columns[0].name, function(self.name, words, array.type)(array))
+        return pl.Series(columns[0].name, self._compute(words, array.type)(array))
+
+    def _compute(self, words: pl.Series | None, type: pa.DataType) -> Compute:
+        """Returns the function, made once: with 100,000 words that takes 80 ms, and to compare them 1.3 ms. Any thread."""
+        made = self._made
+        if made is None or made[1] != type or not _equal(made[0], words):
+            made = self._made = words, type, function(self.name, words, type)
+        return made[2]
+
+
+def _equal(one: pl.Series | None, other: pl.Series | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.equals(other, check_dtypes=True)
 
 
 def call(name: str, size: int, inputs: Sequence[pl.Expr | str], dtype: Any) -> pl.Expr:

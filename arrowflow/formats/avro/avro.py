@@ -145,14 +145,14 @@ def _as_file(details: _Details, split: Split, data: memoryview) -> io.BytesIO:
     """Returns the records of a split as a file of one block that is not compressed.
 
     Raises:
-        SourceError: A block is damaged. Polars ends the process where a block says that it has very many records.
+        SourceError: A block is damaged, or they are too large. Polars ends the process where a block says that it has very many records.
     """
     part = details.part(split)
     places = (
         np.stack((details.blocks.starts[part], details.blocks.stops[part]), axis=1)
         - details.span(split).start
     )
-    blocks = [decompressed(details.codec, data[start:stop]) for start, stop in places.tolist()]
+    blocks = decompressed(details.codec, (data[start:stop] for start, stop in places.tolist()))
     size = sum(map(len, blocks))
     for rows, block in zip(details.blocks.rows[part].tolist(), blocks, strict=True):
         if rows > len(block):

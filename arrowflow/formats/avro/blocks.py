@@ -9,7 +9,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,8 +19,8 @@ import pyarrow as pa
 from arrowflow.errors import SourceError
 from arrowflow.formats.text.blocks import Source
 
-MAX_BLOCK_BYTES: Final = 1 << 30
-"""The most bytes of a block, decompressed: with all offsets of 32 bits below their limit."""
+MAX_BYTES: Final = 1 << 30
+"""The most bytes of blocks that are decoded together, decompressed: with all offsets of 32 bits below their limit."""
 
 MAGIC: Final = b"Obj\x01"
 _MARK_BYTES: Final = 16
@@ -188,58 +188,67 @@ def walk(source: Source, head: Header, size: int) -> Blocks:
     return Blocks(*np.array(found, np.int64).reshape(len(found), 3).T)
 
 
-def decompressed(codec: str, data: memoryview) -> Any:
-    """Returns the bytes of a block.
+def decompressed(codec: str, blocks: Iterable[memoryview]) -> list[Any]:
+    """Returns the bytes of each of some blocks. No more are ever made than the limit, and those of one block.
 
     Raises:
-        SourceError: They are more than `MAX_BLOCK_BYTES`, or the end of the compressed bytes is missing.
+        SourceError: They are more than `MAX_BYTES` together, or the end of the compressed bytes is missing.
     """
-    found, is_whole = CODECS[codec](data)
-    if not is_whole or len(found) > MAX_BLOCK_BYTES:
-        raise SourceError(
-            f"a block of {len(data):,} bytes is damaged, or has more than {MAX_BLOCK_BYTES:,} bytes without its codec {codec!r}; "
-            "write the file anew, in smaller blocks"
-        )
+    found: list[Any] = []
+    room = MAX_BYTES
+    for data in blocks:
+        block, is_whole = CODECS[codec](data, room)
+        if not is_whole or len(block) > room:
+            raise SourceError(
+                f"a block of {len(data):,} bytes is damaged, or has more than {room:,} bytes without its codec {codec!r}, after "
+                f"{len(found):,} blocks that are decoded with it; write the file anew, in smaller blocks"
+            )
+        found.append(block)
+        room -= len(block)
     return found
 
 
-def _python(decompressor: Callable[[], Any]) -> Callable[[memoryview], tuple[Any, bool]]:
+Decompress = Callable[[memoryview, int], tuple[Any, bool]]
+"""Returns the bytes of a block, at most one more than the limit, and whether they are whole."""
+
+
+def _python(decompressor: Callable[[], Any]) -> Decompress:
     """Returns the codec of one of Python's modules."""
 
-    def decompress(data: memoryview) -> tuple[Any, bool]:
+    def decompress(data: memoryview, most: int) -> tuple[Any, bool]:
         stream = decompressor()
-        return stream.decompress(data, MAX_BLOCK_BYTES + 1), stream.eof
+        return stream.decompress(data, most + 1), stream.eof
 
     return decompress
 
 
-def _snappy(data: memoryview) -> tuple[Any, bool]:
+def _snappy(data: memoryview, most: int) -> tuple[Any, bool]:
     """Decompresses a block whose end is a checksum of what it holds."""
     size = shift = 0
     for byte in data[:5]:
         size, shift = size | (byte & 0x7F) << shift, shift + 7
         if byte < 0x80:
             break
-    if size > MAX_BLOCK_BYTES:
+    if size > most:
         return b"", False
     found = pa.Codec("snappy").decompress(pa.py_buffer(data[:-4]), size, asbytes=True)
     return found, zlib.crc32(found) == int.from_bytes(data[-4:], "big")
 
 
-def _zstandard(data: memoryview) -> tuple[Any, bool]:
+def _zstandard(data: memoryview, most: int) -> tuple[Any, bool]:
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
-        return stream.read(MAX_BLOCK_BYTES + 1), True
+        return stream.read(most + 1), True
 
 
-CODECS: Final[dict[str, Callable[[memoryview], tuple[Any, bool]]]] = {
-    "null": lambda data: (data, True),
+CODECS: Final[dict[str, Decompress]] = {
+    "null": lambda data, _: (data, True),
     "deflate": _python(lambda: zlib.decompressobj(-zlib.MAX_WBITS)),
     "snappy": _snappy,
     "zstandard": _zstandard,
     "bzip2": _python(bz2.BZ2Decompressor),
     "xz": _python(lzma.LZMADecompressor),
 }
-"""The codecs of Avro. Each returns the bytes of a block, and whether they are whole."""
+"""The codecs of Avro."""
 
 
 def _damaged(at: int, text: str) -> str:

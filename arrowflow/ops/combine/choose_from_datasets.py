@@ -38,10 +38,15 @@ class ChooseFromDatasets(MixOperator):
     that is gathered, some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its
     oldest held row and rows used from there; the same of the numbers, before the block; number of the block; rows of
     the block that are done; rows of the next part; inputs that have run out).
+
+    Attributes:
+        stop_on_empty_dataset: Whether the first row that an input lacks ends the output; otherwise the others go on.
     """
 
     name: ClassVar[str] = "choose_from_datasets"
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, new_memory=True)
+
+    stop_on_empty_dataset: bool = True
 
     @property
     def num_sources(self) -> int:

@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,9 @@ from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import rows_in_lanes
 from arrowflow.random import SAMPLE_DRAWS, bits
 
+Stop = Literal["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"]
+"""Where a mix ends, in the words of `datasets.interleave_datasets`."""
+
 _STRATA = 16
 _DRAW_BITS = 32
 
@@ -43,14 +46,14 @@ _DRAW_BITS = 32
 class SampleFromDatasets(MixOperator, Changeable, InLanes):
     """Rows of its inputs, each from an input drawn at random; the rows of one input stay in their order.
 
-    Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input, and the part that is gathered,
-    some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its oldest held row and
-    rows used from there; the weights, and up to which block they hold; number of the block; rows of the block that are
-    done; rows of the next part; inputs that have run out).
+    Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input (or a MiB, of one that begins
+    again), and the part that is gathered, some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input,
+    position before its oldest held row and rows used from there; the weights, and up to which block they hold; number
+    of the block; rows of the block that are done; rows of the next part; inputs that have run out).
 
     Attributes:
         weights: How often each input is drawn, in relation to the others; None for equally often.
-        begins_again: Whether an input that has ended begins again, until all have ended once.
+        stop: Where the output ends.
         seed: The seed of the draws; None until bound, then derived from `Options.seed` and the operator's place.
         again: Bound: rows that operators after it may ask for again.
     """
@@ -59,18 +62,18 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, local=True, new_memory=True)
 
     weights: tuple[float, ...] | None = None
-    begins_again: bool = False
+    stop: Stop = "first_exhausted"
     seed: int | None = None
     again: int = dataclasses.field(default=0, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of inputs, the weights, the seed, and whether it stops early."""
+        """Returns the number of inputs, the weights, the seed, and where it ends, in the words of older states."""
         return {
             "datasets": len(self.inputs),
             "weights": None if self.weights is None else list(self.weights),
             "seed": self.seed,
-            "stop_on_empty_dataset": self.stop_on_empty_dataset,
-            **({"stop": "all_exhausted"} if self.begins_again else {}),
+            "stop_on_empty_dataset": self.stop == "first_exhausted",
+            **({"stop": "all_exhausted"} if self.stop == "all_exhausted" else {}),
         }
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -107,9 +110,9 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
         if len(known) < len(drawn):
             return None
         total = sum(known)
-        if self.begins_again:
+        if self.stop == "all_exhausted":
             return total if not total or total == math.inf else None
-        stops = self.stop_on_empty_dataset and len(known) > 1 and total and min(known) < math.inf
+        stops = self.stop == "first_exhausted" and len(known) > 1 and total and min(known) < math.inf
         return None if stops else total
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
@@ -180,8 +183,8 @@ class SampleKernel(MixKernel):
             len(node.inputs),
             node.schema,
             width=node.width,
-            stop=node.stop_on_empty_dataset,
-            again=node.begins_again,
+            stop=node.stop == "first_exhausted",
+            again=node.stop == "all_exhausted",
             context=context,
         )
         self._key = (node.seed, SAMPLE_DRAWS, context.epoch)

@@ -15,6 +15,7 @@ import pytest
 import arrowflow as af
 from arrowflow.expr import parse_expression
 from arrowflow.expr.own import places
+from arrowflow.expr.own.function import FUNCTIONS, Function
 from arrowflow.expr.own.hash_bucket import hashes
 from tests.ops.tables import refused
 
@@ -162,3 +163,31 @@ def test_plans_name_our_functions_wherever_they_stand() -> None:
     assert 'b=pl: col("x").index(…, 2)' in text and 'c=pl: col("x").one_hot(…)' in text
     assert 'd=pl: col("x").index(…).is_in(' in text
     assert "python_udf()" not in text and "python_udf([" not in text
+
+
+@pytest.mark.parametrize("count", [100, places.MOST_BY_ARROW + 1], ids=["few", "many"])
+def test_a_vocabulary_inside_of_an_expression_is_taken_in_once(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"word {number}" for number in range(count)]
+    made: list[int] = []
+    of = places.Index.of
+    monkeypatch.setitem(FUNCTIONS, "index", lambda *arguments: made.append(0) or of(*arguments))
+    rows = np.random.default_rng(3).integers(0, count, 20_000)
+    table = pa.table({"x": [words[row] for row in rows]})
+    stats = af.from_arrow(pa.table({"x": words})).fit(vocabulary={"x": count})
+    place = {word: number for number, word in enumerate(stats.vocabulary("x"), 1)}
+    ds = af.from_arrow(table).with_options(af.Options(max_chunk_rows=1000, cpu_budget=1))
+    found = ds.with_columns(p=stats.index("x").cast(pl.Int64) * 2).to_table()
+    assert found["p"].to_pylist() == [2 * place[words[row]] for row in rows]
+    assert len(made) <= 2, "once for the types and once for the rows"
+
+
+def test_one_function_takes_other_words_and_other_types_as_they_come() -> None:
+    made = Function("index:0")
+    for words, values in [("ab", "bca"), ("ba", "bca"), ("bac", "bca"), ([7, 8], [8, 9, 7]), ("ba", "bca")]:
+        found = made([pl.Series("x", list(values)), pl.Series([list(words)])])
+        assert found.to_list() == [list(words).index(each) + 1 if each in words else 0 for each in values]
+    numbers = pl.Series("x", [8, 7], pl.Int8)
+    assert made([numbers, pl.Series([[7, 8]])]).to_list() == [2, 1]
+    assert made([numbers.cast(pl.Int64), pl.Series([[7, 8]])]).to_list() == [2, 1]

@@ -212,10 +212,35 @@ def test_a_block_of_snappy_with_another_checksum(tmp_path: Path) -> None:
 
 
 def test_blocks_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "MAX_BLOCK_BYTES", 500)
+    monkeypatch.setattr(blocks, "MAX_BYTES", 500)
     for codec in ("deflate", "snappy", "zstandard", "xz"):
         path = recoded(write(tmp_path / "a.avro"), codec)
         refused(af.SourceError, lambda: af.read_avro(path).to_table(), "more than 500 bytes", str(path))  # noqa: B023
+
+
+def test_blocks_that_are_too_large_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kB of stored blocks may become gigabytes: as many bytes are made as may be decoded together, and no more."""
+    schema = {"type": "record", "name": "r", "fields": [{"name": "x", "type": "string"}]}
+    path = tmp_path / "a.avro"
+    with path.open("wb") as opened:
+        fastavro.writer(opened, schema, [{"x": "a" * 10_000}] * 50, codec="deflate", sync_interval=1)
+    assert path.stat().st_size < 5_000
+    assert af.read_avro(path).num_rows == 50
+    monkeypatch.setattr(blocks, "MAX_BYTES", 200_000)
+    made: list[int] = []
+    deflate = blocks.CODECS["deflate"]
+
+    def counted(data: memoryview, most: int) -> tuple[Any, bool]:
+        found = deflate(data, most)
+        made.append(len(found[0]))
+        return found
+
+    monkeypatch.setitem(blocks.CODECS, "deflate", counted)
+    text = "after 19 blocks that are decoded with it"
+    refused(af.SourceError, lambda: af.read_avro(path).to_table(), text, str(path))
+    assert sum(made) == 200_001
+    monkeypatch.setattr(blocks, "MAX_BYTES", 600_000)
+    assert af.read_avro(path).to_table()["x"].to_pylist() == ["a" * 10_000] * 50
 
 
 @pytest.mark.slow

@@ -369,3 +369,46 @@ def test_a_slow_consumer_leaves_it_within_its_budget(inputs: int) -> None:
     engine = stepper_of(mixed.with_options(af.Options(ram_budget=600_000, cpu_budget=1)))
     read_slowly(engine, MANY)
     assert engine.ledger.peak <= 600_000 + 2 * 131_072
+
+
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20], ids=["opened-anew", "from-memory"])
+@pytest.mark.parametrize("weights", [(1, 1), (3, 1)])
+def test_small_inputs_that_begin_again_very_often(
+    weights: tuple[int, int], small_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, and states: those inside of a pass, and those between two of them, on which each row before is gone."""
+    monkeypatch.setattr(mixing, "SMALL_BYTES", small_bytes)
+    lengths = (3, 400)
+
+    def mix() -> af.Dataset:
+        inputs = [af.range(n * MANY, n * MANY + length) for n, length in enumerate(lengths)]
+        small = inputs[0].concatenate(inputs[0].take(0)).filter(pl.col("id") >= 0)
+        return af.sample_from_datasets([small, inputs[1]], weights, seed=5, stop="all_exhausted").batch(7)
+
+    wanted = reference(lengths, weights, 5, stop="all_exhausted")
+    run = iter(mix())
+    rows: list[int] = []
+    for number, batch in enumerate(run):
+        rows += batch["id"].to_pylist()
+        if number % 5 == 0:
+            monkeypatch.setattr(mixing, "SMALL_BYTES", 0 if number % 2 else 1 << 20)
+            again = iter(mix())
+            again.load_state_dict(run.state_dict())
+            rest = [each for found in again for each in found["id"].to_pylist()]
+            assert rest == wanted[len(rows) :], number
+    assert rows == wanted
+
+
+def test_states_are_the_same_whether_an_input_comes_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def states() -> list[Any]:
+        mix = af.sample_from_datasets(
+            [af.range(3), af.range(10, 60)], [1, 2], seed=3, stop="all_exhausted"
+        ).batch(1)
+        run = iter(mix)
+        return [(run.state_dict()["position"], batch.to_pydict()) for batch in run]
+
+    monkeypatch.setattr(mixing, "FIRST_ROWS", 1)
+    monkeypatch.setattr(mixing, "GROWTH", 1)  # parts of one row: no state goes back behind the row before
+    found = states()
+    monkeypatch.setattr(mixing, "SMALL_BYTES", 0)
+    assert found == states()
