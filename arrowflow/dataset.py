@@ -36,6 +36,7 @@ from arrowflow.errors import ArrowflowError, DataError, PlanError, printable, sh
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.features import fit as fitting
 from arrowflow.features.feature_statistics import FeatureStatistics
+from arrowflow.features.parts import add_part, part_of, part_schema
 from arrowflow.features.quantiles import BLOCK_ROWS
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
@@ -2981,8 +2982,14 @@ class Dataset:
     def _counted(self, operator: str, columns: fitting.Columns) -> int:
         """Adds all rows of epoch 0 to some columns, and returns how many there were."""
         plan = Select.named_by(operator, self._plan, as_given(tuple(columns)))
+        batches = Dataset(plan).batch(BLOCK_ROWS)
         try:
-            return fitting.counted(columns, Dataset(plan).batch(BLOCK_ROWS).to_reader())
+            counted = batches.map(
+                partial(part_of, columns=columns),
+                schema=part_schema(columns, batches.schema),
+                on_error="raise",
+            )
+            return sum(add_part(columns, part) for part in counted.to_reader())
         except ArrowflowError as error:
             error.locate(operator=operator)
             raise

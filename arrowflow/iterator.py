@@ -288,7 +288,7 @@ class Iterator(Reported, Generic[T]):
 
     def _end_looks(self) -> None:
         """Says which rows were left out, ends the progress bar, and writes the recording."""
-        self._told = self._told or log_left_out(self.stats())
+        self._told = self._told or log_left_out(self.progress.final)
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.close()

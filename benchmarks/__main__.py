@@ -47,6 +47,7 @@ NAMES = (
     "join",
     "features",
     "what_if",
+    "layout",
     "sources",
 )
 

@@ -39,7 +39,8 @@ class Counts:
 
     def merge(self, other: Counts) -> None:
         """Adds the values of another part."""
-        self._take(other.joined())
+        for counted in ([] if other.frame is None else [other.frame]) + other.pending:
+            self._take(counted)
 
     def _take(self, counted: pl.DataFrame) -> None:
         self.pending.append(counted)
@@ -74,7 +75,13 @@ class Distinct:
 
     def add(self, values: pl.Series) -> None:
         """Adds the values of some rows; nulls are left out."""
-        hashes = values.drop_nulls().hash(seed=7).to_numpy()
+        self._keep(values.drop_nulls().hash(seed=7).to_numpy())
+
+    def merge(self, other: Distinct) -> None:
+        """Adds the values of another part."""
+        self._keep(other.least)
+
+    def _keep(self, hashes: npt.NDArray[np.uint64]) -> None:
         if len(self.least) == _KEPT_HASHES:
             hashes = hashes[hashes < self.least[-1]]
         if len(hashes):

@@ -1,7 +1,7 @@
-"""The counting of `fit` and `describe`: a plan of columns, and one pass over the rows.
+"""The counting of `fit` and `describe`: what is asked for, and the counts of a column.
 
-Rows come in batches of 65,536 whatever the files look like, and are added in their order. So the same rows give the same figures
-to the last bit, on any number of threads.
+Rows come in batches of 65,536 whatever the files look like. Batches are counted at the same time, each by itself, and added in
+their order (`parts.py`). So the same rows give the same figures to the last bit, on any number of threads.
 """
 
 from __future__ import annotations
@@ -43,13 +43,24 @@ class Column:
     most: int = 0
     distinct: Distinct | None = None
 
+    def without_rows(self) -> Column:
+        """Returns a column of which the same is asked for."""
+        return Column(
+            buckets=self.buckets,
+            most=self.most,
+            quantiles=None if self.quantiles is None else Quantiles(),
+            counts=None if self.counts is None else Counts(self.counts.column),
+            distinct=None if self.distinct is None else Distinct(),
+        )
+
     def add(self, values: pa.Array) -> None:
         """Adds the values of some rows."""
         missing = values.null_count
         if is_number(values.type) or pa.types.is_boolean(values.type):
             numbers = _numbers(values.drop_null() if missing else values)
             if pa.types.is_floating(values.type):
-                numbers = numbers[~np.isnan(numbers)]
+                nan = np.isnan(numbers)
+                numbers = numbers[~nan] if nan.any() else numbers
             self.moments.add(numbers, len(values) - len(numbers))
             if self.quantiles is not None:
                 self.quantiles.add(numbers)
@@ -64,16 +75,19 @@ class Column:
     def merge(self, other: Column) -> None:
         """Adds the rows of another part."""
         self.moments.merge(other.moments)
-        for own, others in (self.quantiles, other.quantiles), (self.counts, other.counts):
+        for own, others in (
+            (self.quantiles, other.quantiles),
+            (self.counts, other.counts),
+            (self.distinct, other.distinct),
+        ):
             if own is not None and others is not None:
                 own.merge(others)  # type: ignore[arg-type]
 
 
 def _numbers(values: pa.Array) -> npt.NDArray[np.float64]:
-    """Returns numbers without nulls as float64."""
-    if pa.types.is_decimal(values.type):
-        values = values.cast(pa.float64())
-    return values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    """Returns numbers without nulls as float64; `Array.to_numpy` would import pandas."""
+    found = values.cast(pa.float64(), safe=False)
+    return np.frombuffer(found.buffers()[1] or b"", np.float64)[found.offset : found.offset + len(found)]
 
 
 Columns = dict[str, Column]
@@ -129,19 +143,6 @@ def everything(schema: pa.Schema) -> Columns:
         if not pa.types.is_nested(each.type):
             column.distinct = Distinct()
     return found
-
-
-def counted(columns: Columns, batches: Iterable[pa.RecordBatch]) -> int:
-    """Counts all rows, and returns how many there were."""
-    rows = 0
-    for batch in batches:
-        rows += batch.num_rows
-        for name, column in columns.items():
-            try:
-                column.add(batch.column(name))
-            except pl.exceptions.PolarsError as error:
-                raise DataError(f"fit: the values of {name!r} cannot be counted: {error}") from error
-    return rows
 
 
 def check_finite(columns: Columns) -> None:

@@ -11,7 +11,7 @@ from arrowflow.autotune.model import LOCK
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.errors import printable
 from arrowflow.physical.totals import stages_together
-from arrowflow.physical.tuning import ClusterStatistics, StageStatistics, Statistics
+from arrowflow.physical.tuning import ClusterStatistics, EngineStatistics, StageStatistics, Statistics
 
 logger = logging.getLogger("arrowflow")
 
@@ -113,7 +113,7 @@ def _retries(statistics: Statistics) -> Iterator[str]:
         yield f"reads tried again: {sum(statistics.retries.values()):,} ({reasons})"
 
 
-def _left_out(statistics: Statistics) -> Iterator[str]:
+def _left_out(statistics: EngineStatistics) -> Iterator[str]:
     """Yields a line on the bad rows that operators left out, if there were any."""
     found: dict[str, LeftOut] = {}
     for name, left_out in statistics.left_out:
@@ -126,7 +126,7 @@ def _left_out(statistics: Statistics) -> Iterator[str]:
         yield f"bad rows left out: {', '.join(each)}"
 
 
-def log_left_out(statistics: Statistics) -> bool:
+def log_left_out(statistics: EngineStatistics) -> bool:
     """Logs that line, if there is one, and returns whether there was."""
     lines = list(_left_out(statistics))
     for line in lines:

@@ -340,6 +340,13 @@ class EngineStatistics:
     retries: Mapping[str, int] = field(default_factory=dict)
     cluster: ClusterStatistics | None = None
 
+    @property
+    def left_out(self) -> list[tuple[str, LeftOut]]:
+        """The bad rows that each stage left out, the source's first, with the name of its operator; also on a cluster."""
+        here = [(stage.operators[0], stage.left_out) for stage in self.stages[::-1]]
+        there = {} if self.cluster is None else self.cluster.left_out
+        return [(name, found) for name, found in (*there.items(), *here) if found != NO_BAD_ROWS]
+
 
 class Moment(NamedTuple):
     """How far a run was at one time.
@@ -358,7 +365,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class Statistics(EngineStatistics):
     """The figures of one iterator so far.
 
     Attributes:
@@ -397,20 +404,9 @@ class Statistics:
     seconds: float
     waited_seconds: float
     first_batch_seconds: float
-    ledger_bytes: int
-    ledger_peak_bytes: int
     ledger_budget_bytes: int
     cpu_budget: int
-    workers: int
-    stages: tuple[StageStatistics, ...]
     planning_seconds: float = 0.0
-    kept_rows: int = 0
-    kept_bytes: int = 0
-    keepable_bytes: int = 0
-    cpu_seconds: float = 0.0
-    idle: Mapping[str, float] = field(default_factory=dict)
-    retries: Mapping[str, int] = field(default_factory=dict)
-    cluster: ClusterStatistics | None = None
     history: tuple[Moment, ...] = ()
     bottleneck: str = ""
     advice: tuple[str, ...] = ()
@@ -431,13 +427,6 @@ class Statistics:
     def skipped_parts(self) -> int:
         """Parts that were left out whole."""
         return sum(found.parts for _, found in self.left_out)
-
-    @property
-    def left_out(self) -> list[tuple[str, LeftOut]]:
-        """The bad rows that each stage left out, the source's first, with the name of its operator; also on a cluster."""
-        here = [(stage.operators[0], stage.left_out) for stage in self.stages[::-1]]
-        there = {} if self.cluster is None else self.cluster.left_out
-        return [(name, found) for name, found in (*there.items(), *here) if found != NO_BAD_ROWS]
 
     @property
     def rows_per_second(self) -> float:

@@ -28,8 +28,8 @@ def read_delta(
     """Reads one version of a Delta Lake table, row group by row group, in the order of the paths of its files.
 
     The package `deltalake` (extra `delta`) reads the log. Columns are those of the table; of a file that is older than a
-    column the values are null. Filters and columns are pushed down as of `read_parquet`, and files of partitions that a
-    filter rules out are not opened. The version is fixed when the dataset is bound. A state holds it, and goes on with the
+    column the values are null. Filters and columns are pushed down as of `read_parquet`. Files are not opened where a filter
+    rules them out by their partition, or by the statistics that the log has of integers, dates and times. The version is fixed when the dataset is bound. A state holds it, and goes on with the
     same version alone: give `version=` where the table grows meanwhile.
 
     Args:

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.features.distinct import Distinct
+from arrowflow.features.fit import asked_for, everything
+from arrowflow.features.parts import add_part, part_of, part_schema
 from arrowflow.features.quantiles import BLOCK_ROWS, Quantiles
 from tests.effort import scaled
 from tests.ops.tables import refused
@@ -127,6 +129,30 @@ def test_nothing_depends_on_how_rows_are_cut_or_on_threads(
         found = rows.with_options(af.Options(cpu_budget=budget)).fit(**EVERYTHING)
         assert found.to_json() == stats.to_json()
     assert rows.shuffle(1_000, seed=1).fit(**EVERYTHING).vocabulary("brand") == stats.vocabulary("brand")
+
+
+def test_a_part_holds_what_was_counted() -> None:
+    """Counted in one call and added, batches give what the columns give that count them one after the other."""
+    schema, types = af.from_arrow(TABLE).schema, [pa.float64(), pa.int16(), pa.float32(), pa.string()]
+    arrays = [TABLE[name].to_arrow().cast(type) for name, type in zip(schema.names, types, strict=True)]
+    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    for columns in (asked_for(schema, **EVERYTHING), everything(schema)):
+        expected = {name: column.without_rows() for name, column in columns.items()}
+        rows = 0
+        for start in range(0, ROWS, BLOCK_ROWS):
+            batch = whole.slice(start, BLOCK_ROWS)
+            part = part_of(batch, columns=columns)
+            assert part.schema == part_schema(columns, schema)
+            rows += add_part(columns, part)
+            for name, column in expected.items():
+                column.add(batch.column(name))
+        assert rows == ROWS
+        assert af.FeatureStatistics(columns).to_json() == af.FeatureStatistics(expected).to_json()
+        distinct = [
+            [each.distinct and each.distinct.count for each in found.values()]
+            for found in (columns, expected)
+        ]
+        assert distinct[0] == distinct[1]
 
 
 def test_a_filter_and_a_split_are_honoured() -> None:

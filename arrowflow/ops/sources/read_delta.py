@@ -1,10 +1,12 @@
 """`read_delta`: the rows of one version of a Delta Lake table, by the reader of Parquet.
 
 The package `deltalake` reads the log: it tells which files are current, their schema, and the values of partitions. The rows come
-by `Read`, so order, pruning, budgets, ranks and resume are those of `read_parquet`. Three decisions matter.
+by `Read`, so order, pruning, budgets, ranks and resume are those of `read_parquet`. Four decisions matter.
 
 * **The version is fixed when the dataset is bound**, and a state holds it. A state of another version is refused.
 * **Files are in the order of their paths**, whatever the log's order is.
+* **The log's statistics rule files out before they are opened**, where all writers have the bounds in full: of integers, dates and
+  booleans, and of times, which the log has in milliseconds. Decimals are parsed from floats; floats may be NaN; texts are cut.
 * **A table that asks for more than this is refused by name**: deletion vectors that delete rows, mapped columns, and features that
   came later. Rows that were deleted never come back.
 """
@@ -24,7 +26,9 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError
 from arrowflow.formats.types import decoded_schema
-from arrowflow.ops.sources.files.partitions import Partitions
+from arrowflow.lazy import compute as pc
+from arrowflow.ops.sources.files.file_scan import FileStatistics
+from arrowflow.ops.sources.files.partitions import Partitions, as_stored
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import from_batches
 from arrowflow.optional import optional
@@ -33,6 +37,10 @@ from arrowflow.storage.settings import Settings, without_secrets
 
 _FEATURES: Final = frozenset(("deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features that a reader of the current files need not know, or that are looked at."""
+
+_BOUNDED: Final = (pa.types.is_integer, pa.types.is_date32, pa.types.is_boolean, pa.types.is_timestamp)
+_CUT_MICROSECONDS: Final = 1_000
+"""Moments in the log are cut to milliseconds, in the unit of all moments of tables: microseconds."""
 
 _BY_HAND: Final = "read it by another engine, such as `af.from_arrow(duckdb.sql(\"FROM delta_scan('…')\"))`"
 
@@ -84,8 +92,8 @@ class ReadDelta(Read):
             self, version=log.version, paths=paths, partitioning=None, target=log.schema
         )
         bound: Any = Read.bind(named, inputs, context)
-        partitions = log.values_of([file.path for file in bound.files])
-        return bound if partitions is None else dataclasses.replace(bound, partitions=partitions).on()
+        assert len(bound.files) == len(log.paths)
+        return dataclasses.replace(bound, partitions=log.values(), statistics=log.statistics).on()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +105,14 @@ class _Log:
         schema: The columns of the table.
         paths: The files, in order.
         partitions: The value of each file for each column that only the log has.
+        statistics: What the log says of the other columns of each file.
     """
 
     version: int
     schema: pa.Schema
     paths: Sequence[str]
     partitions: Mapping[str, pa.Array]
+    statistics: FileStatistics | None
 
     @classmethod
     def of(cls, table: str, version: int | None, options: Mapping[str, str] | None) -> _Log:
@@ -116,7 +126,7 @@ class _Log:
         try:
             found = delta.DeltaTable(table, version=version, storage_options=dict(options or {}) or None)
             protocol, metadata = found.protocol(), found.metadata()
-            actions = _table(found.get_add_actions(flatten=True))
+            actions = _table(found.get_add_actions(flatten=False))
         except Exception as error:
             text = without_secrets(str(error), Settings(options or {}))
             raise SourceError(f"the log of the table cannot be read: {text}").locate(
@@ -126,23 +136,60 @@ class _Log:
         schema = decoded_schema(pa.schema(found.schema().to_arrow()).remove_metadata())
         paths = [_path(found.table_uri, path) for path in actions.column("path").to_pylist()]
         order = sorted(range(len(paths)), key=paths.__getitem__)
-        places = pl.Series(order, dtype=pl.Int64).to_arrow()
-        values = {
-            name: actions.column(f"partition.{name}").combine_chunks().take(places)
-            for name in metadata.partition_columns
-            if paths
-        }
-        return cls(found.version(), schema, [paths[number] for number in order], values)
+        actions = actions.take(pl.Series(order, dtype=pl.Int64).to_arrow())
+        values = _fields(actions, "partition") if metadata.partition_columns else {}
+        paths = [paths[number] for number in order]
+        return cls(found.version(), schema, paths, values, _statistics(actions, schema))
 
-    def values_of(self, files: Sequence[str]) -> Partitions | None:
-        """Returns the columns that only the log has, for the files as their file system lists them."""
+    def values(self) -> Partitions | None:
+        """Returns the columns that only the log has."""
         if not self.partitions:
             return None
-        assert len(files) == len(self.paths)
         fields = [self.schema.field(name) for name in self.partitions]
         arrays = [self.partitions[field.name].cast(field.type) for field in fields]
         values = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         return Partitions.of(values)
+
+
+def _statistics(actions: pa.Table, schema: pa.Schema) -> FileStatistics | None:
+    """Returns the statistics of files; None if the log has none."""
+    if "num_records" not in actions.column_names:
+        return None
+    rows = actions.column("num_records").combine_chunks()
+    least, greatest, nulls = (_fields(actions, name) for name in ("min", "max", "null_count"))
+    columns = {
+        field.name: (
+            _bounds(least.get(field.name), field.type, -_CUT_MICROSECONDS, len(rows)),
+            _bounds(greatest.get(field.name), field.type, _CUT_MICROSECONDS, len(rows)),
+            nulls.get(field.name, pa.nulls(len(rows))),
+        )
+        for field in schema
+        if not pa.types.is_nested(field.type)
+    }
+    return FileStatistics(rows, columns)
+
+
+def _fields(actions: pa.Table, name: str) -> dict[str, pa.Array]:
+    """Returns the fields of a column of structs, by name; null where a struct is."""
+    if name not in actions.column_names:
+        return {}
+    structs = actions.column(name).combine_chunks()
+    return {field.name: values for field, values in zip(structs.type, structs.flatten(), strict=True)}
+
+
+def _bounds(values: pa.Array | None, type: pa.DataType, cut: int, count: int) -> pa.Array:
+    """Returns the bounds of a column as statistics compare them; null for types whose bounds the log may have cut.
+
+    Args:
+        values: The bounds in the log, if any.
+        type: The type of the column.
+        cut: What has to be added to a moment.
+        count: The number of files.
+    """
+    if values is None or not any(test(type) for test in _BOUNDED):
+        return pa.nulls(count)
+    stored = as_stored(values.cast(type))
+    return pc.add(stored, cut) if pa.types.is_timestamp(type) else stored
 
 
 def _path(root: str, path: str) -> str:

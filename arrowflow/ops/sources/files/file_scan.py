@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.expr import Expr, prunable
+from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats import Footer, Format, MayMatch, reader_of
 from arrowflow.formats.capabilities import Hints, PooledFormat, StoredDecimals
 from arrowflow.formats.protocol import prune
@@ -21,6 +22,43 @@ from arrowflow.ops.sources.files.split_tasks import ReadPosition
 from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.lane import Lane
 from arrowflow.storage import File, Store
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileStatistics:
+    """What the log of a table says of the columns of each file, in the order of the files. Picklable.
+
+    Attributes:
+        rows: The rows of each file; null for a file of which nothing is known.
+        columns: For each column its least values, its greatest values, as statistics compare them, and its nulls; null
+            where one is unknown.
+    """
+
+    rows: pa.Array
+    columns: Mapping[str, tuple[pa.Array, pa.Array, pa.Array]]
+
+    def of(self, number: int) -> tuple[Mapping[str, ColumnStatistics], int]:
+        """Returns the statistics of a file and its rows."""
+        rows = self.rows[number].as_py()
+        return ({}, 1) if rows is None else (_OfFile(self, number), rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OfFile(Mapping[str, ColumnStatistics]):
+    """The statistics of one file: a predicate asks for a few of many columns."""
+
+    all: FileStatistics
+    number: int
+
+    def __getitem__(self, name: str) -> ColumnStatistics:
+        least, greatest, nulls = self.all.columns[name]
+        return ColumnStatistics(*(values[self.number].as_py() for values in (least, greatest, nulls)))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all.columns)
+
+    def __len__(self) -> int:
+        return len(self.all.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +79,7 @@ class FileScan(Operator):
         store: Bound: the file system.
         files: Bound: the files, sorted.
         partitions: Bound: the columns that the names of folders give.
+        statistics: Bound: what is known of the files before they are opened; None of files without a log.
         columns_of_all: Bound: the columns of all files, where one may lack those of others.
         first: Bound: the first file's footer; for a format without types, the footer after its first splits.
         columns: Names of the columns to read, or None for all. Set by a rule.
@@ -71,6 +110,7 @@ class FileScan(Operator):
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)
     partitions: Partitions | None = field(default=None, compare=False)
+    statistics: FileStatistics | None = field(default=None, compare=False, repr=False)
     first: Footer | None = field(default=None, compare=False)
     columns_of_all: pa.Schema | None = field(default=None, compare=False)
     columns: tuple[str, ...] | None = None
@@ -144,15 +184,26 @@ def match_test(node: FileScan) -> MayMatch | None:
     return lambda statistics, num_rows: not any(test(statistics, num_rows) for test in known)
 
 
+def file_test(node: FileScan, may_match: MayMatch | None) -> Callable[[int], bool] | None:
+    """Returns the test, by the number of a file, whether its folders and its log leave a match possible; None for neither."""
+    folders, known = node.partitions, node.statistics
+    if may_match is None or (folders is None and known is None):
+        return None
+
+    def may_hold(number: int) -> bool:
+        statistics, rows = ({}, 1) if known is None else known.of(number)
+        test = may_match if folders is None else folders.within(number, may_match)
+        return test(statistics, rows)
+
+    return may_hold
+
+
 def files_wanted(node: FileScan, may_match: MayMatch | None) -> Callable[[int], bool] | None:
     """Returns the test, by the number of a file, whether the file has to be opened; None where all files have to.
 
     Rows that `skip`, `take` and lanes count have to be counted in every file.
     """
-    folders = node.partitions
-    if may_match is None or folders is None or node.rows != (0, None):
-        return None
-    return lambda number: folders.may_match(number, may_match)
+    return None if node.rows != (0, None) or node.lane is not None else file_test(node, may_match)
 
 
 def left_out(node: FileScan, is_wanted: Callable[[int], bool] | None) -> tuple[str, ...]:
@@ -160,7 +211,8 @@ def left_out(node: FileScan, is_wanted: Callable[[int], bool] | None) -> tuple[s
     if is_wanted is None:
         return ()
     count = sum(not is_wanted(number) for number in range(len(node.files)))
-    return (f"folders rule out {count} of {len(node.files)} files",)
+    known = "folders rule" if node.statistics is None else "the log rules"
+    return (f"{known} out {count} of {len(node.files)} files",)
 
 
 def pruned(node: FileScan, may_match: MayMatch | None) -> tuple[str, ...]:

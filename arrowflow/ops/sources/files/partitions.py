@@ -74,7 +74,7 @@ class Partitions:
     def of(cls, values: pa.RecordBatch, texts: tuple[str | None, ...] = ()) -> Self:
         """Returns columns with these values, one row a file."""
         columns = zip(values.schema, values.columns, strict=True)
-        bounds = {field.name: _stored(array) for field, array in columns if is_ordered(field.type)}
+        bounds = {field.name: as_stored(array) for field, array in columns if is_ordered(field.type)}
         return cls(values, bounds, texts)
 
     @property
@@ -153,12 +153,8 @@ class Partitions:
         fixed = sum(own.field(name).type.bit_width // 8 for name in self.numbers if name in names)
         return fixed + sum(int(column.slice(number, 1).nbytes) for column in wanted)
 
-    def may_match(self, number: int, may_match: MayMatch) -> bool:
-        """Returns whether a file can hold a match, by its folders alone."""
-        return may_match(self._statistics(number, 1), 1)
-
     def within(self, number: int, may_match: MayMatch) -> MayMatch:
-        """Returns the same test for splits of a file, whose own statistics do not have the folder columns."""
+        """Returns a test for a file or its splits, whose own statistics do not have the folder columns."""
         return lambda statistics, rows: may_match(
             ChainMap(self._statistics(number, rows), statistics),  # type: ignore[arg-type]  # it writes nothing
             rows,
@@ -304,7 +300,7 @@ def _is_int64(text: str) -> bool:
     return _WHOLE.fullmatch(text) is not None and -_MAX_INT64 - 1 <= int(text) <= _MAX_INT64
 
 
-def _stored(column: pa.Array) -> pa.Array:
+def as_stored(column: pa.Array) -> pa.Array:
     """Returns dates and times as the integers that statistics compare, which needs no `datetime`, or pandas."""
     if not pa.types.is_temporal(column.type):
         return column

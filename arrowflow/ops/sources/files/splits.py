@@ -15,7 +15,7 @@ from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import SerialKernel, SourceKernel
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.files.file_identity import knows_footer, versions_in_run
-from arrowflow.ops.sources.files.file_scan import FileScan
+from arrowflow.ops.sources.files.file_scan import FileScan, file_test
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.runs import CallBytes, Runs, cut
 from arrowflow.ops.sources.files.split_tasks import (
@@ -190,7 +190,7 @@ class SplitPlanner(SerialKernel):
         self._node = node
         self._sizes = sizes
         self._runs = Runs(sizes.run)
-        self._may_match = may_match
+        self._may_match, self._may_hold = may_match, file_test(node, may_match)
         self._epoch = 0
         self._rows = node.rows
         self._format = node.format
@@ -260,9 +260,9 @@ class SplitPlanner(SerialKernel):
         test, folders = self._may_match, self._node.partitions
         if test is None:
             return False
+        if self._may_hold is not None and not self._may_hold(number):
+            return True
         if folders is not None:
-            if not folders.may_match(number, test):
-                return True
             test = folders.within(number, test)
         return prune(self._format, footer, split, test, self._node.all_columns())
 

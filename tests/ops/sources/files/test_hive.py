@@ -68,21 +68,6 @@ def tree(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "data", SIZES)
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Lists the files whose footers are read, that of the first file too, which is known from binding."""
-    monkeypatch.setattr("arrowflow.ops.sources.files.splits.knows_footer", lambda *given: False)
-    found: list[str] = []
-    original = ParquetFormat.footer
-
-    def footer(self: ParquetFormat, store: Any, file: File) -> Any:
-        found.append(file.relative)
-        return original(self, store, file)
-
-    monkeypatch.setattr(ParquetFormat, "footer", footer)
-    return found
-
-
 # ---------------------------------------------------------------------------------------------- values
 
 
@@ -428,6 +413,20 @@ def test_rows_that_are_counted_are_counted_in_all_files(tree: Path, opened: list
             af.Options(disabled_rules=["prune_row_groups", "limit_reads"])
         )
         assert rows_of(apply(af.read_parquet(tree))) == rows_of(apply(plain))
+
+
+@pytest.mark.parametrize(
+    "order", [lambda ds: ds, lambda ds: ds.shuffle(4, seed=1)], ids=["sorted", "shuffled"]
+)
+def test_rows_that_lanes_count_are_counted_in_all_files(tmp_path: Path, order: Apply) -> None:
+    write_tree(tmp_path, {f"file={number}/k={number % 2}": 10 for number in range(6)})
+
+    def lanes(*disabled: str) -> list[pa.RecordBatch]:
+        ds = af.read_parquet(tmp_path).with_options(af.Options(disabled_rules=disabled))
+        kept = order(ds.filter(pl.col("k") == 1)).batch(4)
+        return batches_of(kept.split_by_rank(0, 1, how="parts", lanes=4, equal_steps="drop"))
+
+    assert_same_batches(lanes(), lanes("prune_row_groups"))
 
 
 def test_only_what_is_needed_is_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
