@@ -47,7 +47,7 @@ PART_BYTES = 16 << 20
 
 SMALL_BYTES = 1 << 20
 SMALL_CHUNKS = 64
-"""The most that an input has which is kept, to begin again."""
+"""Bytes of all inputs that are kept, to begin again, each with its share; chunks of one of them."""
 
 MAX_DATASETS = 100
 """The most inputs: with a chain of operators each is some 500 bytes of a state, which has to stay under 64 KiB."""
@@ -245,7 +245,7 @@ class MixKernel(BoundaryKernel):
         if (items := self._small.get(number)) is not None:
             items.append(item)
             pinned = sum(each.chunk.get_total_buffer_size() for each in items)
-            if pinned > SMALL_BYTES or len(items) > SMALL_CHUNKS:
+            if pinned > SMALL_BYTES // self._nobody or len(items) > SMALL_CHUNKS:
                 del self._small[number]
         return self._parts()
 

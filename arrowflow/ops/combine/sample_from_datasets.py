@@ -46,8 +46,8 @@ _DRAW_BITS = 32
 class SampleFromDatasets(MixOperator, Changeable, InLanes):
     """Rows of its inputs, each from an input drawn at random; the rows of one input stay in their order.
 
-    Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input (or a MiB, of one that begins
-    again), and the part that is gathered, some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input,
+    Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input, a MiB of small inputs that
+    begin again, and the part that is gathered, some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input,
     position before its oldest held row and rows used from there; the weights, and up to which block they hold; number
     of the block; rows of the block that are done; rows of the next part; inputs that have run out).
 
