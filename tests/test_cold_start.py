@@ -67,6 +67,12 @@ PIPELINES = {
     "map_polars": """
         list(af.read_parquet(folder).map(lambda frame: frame.with_columns(pl.col("x").alias("y")), format="polars"))
     """,
+    "fit": """
+        dataset = af.read_parquet(folder)
+        dataset.describe()
+        stats = dataset.fit(mean=["f"], min_max=["g"], quantiles={"x": 4}, vocabulary={"s": 3})
+        list(dataset.select(f=stats.standardize("f"), g=stats.rescale("g"), x=stats.bucketize("x"), s=stats.index("s")))
+    """,
     "take_skip_shard_repeat": "list(af.read_parquet(folder).skip(3).shard(2, 0).take(50).repeat(2).batch(8))",
     "to_numpy": """
         dataset = af.read_parquet(folder).fill_null(0.0).stack(dense=["f", "g"]).batch(32).to_numpy()

@@ -49,7 +49,8 @@ class Column:
         if is_number(values.type) or pa.types.is_boolean(values.type):
             numbers = _numbers(values.drop_null() if missing else values)
             if pa.types.is_floating(values.type):
-                numbers = numbers[~np.isnan(numbers)]
+                nan = np.isnan(numbers)
+                numbers = numbers[~nan] if nan.any() else numbers
             self.moments.add(numbers, len(values) - len(numbers))
             if self.quantiles is not None:
                 self.quantiles.add(numbers)
@@ -70,10 +71,9 @@ class Column:
 
 
 def _numbers(values: pa.Array) -> npt.NDArray[np.float64]:
-    """Returns numbers without nulls as float64."""
-    if pa.types.is_decimal(values.type):
-        values = values.cast(pa.float64())
-    return values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    """Returns numbers without nulls as float64; `Array.to_numpy` would import pandas."""
+    found = values.cast(pa.float64(), safe=False)
+    return np.frombuffer(found.buffers()[1] or b"", np.float64)[found.offset : found.offset + len(found)]
 
 
 Columns = dict[str, Column]
