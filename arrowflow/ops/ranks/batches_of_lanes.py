@@ -19,26 +19,49 @@ from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 
 
 @dataclass(kw_only=True, eq=False)
-class TurnsKernel(BoundaryKernel):
-    """Takes one batch of each lane in turn. The lane with the fewest batches is next, of several the first one.
+class LanesBoundary(BoundaryKernel):
+    """Opens the lanes of a rank as streams.
 
     Attributes:
         lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
-        steps: How many batches each lane delivers.
-        joins: Whether the batches of a turn are put out as `Parts` of one batch.
-        collects: Whether a lane sees all rows before it puts out the first one; see `LanesKernel`.
+        steps: How many rows, or batches, each lane delivers.
+        collects: Whether a lane sees all rows before it puts out the first one. Then the first lane does so alone, and fills
+            the caches that the others read.
         context: The stream's.
     """
 
     lanes: Sequence[int]
     steps: Steps
-    joins: bool
     collects: bool
     context: Context
 
     def __post_init__(self) -> None:
         self._epoch = 0
-        self._streams: list[StreamHandle | None] = []  # None: it has ended
+        # The lanes that were opened, None where one has ended; those after the last one are not open yet.
+        self._streams: list[StreamHandle | None] = []
+        self._starts: list[Position] = [None] * len(self.lanes)
+
+    def _stream(self, index: int) -> StreamHandle | None:
+        """Returns the stream of a lane, which it opens with all others."""
+        if index >= len(self._streams):
+            stop = 1 if self.collects and not self._streams else len(self.lanes)
+            for each in range(len(self._streams), stop):
+                self._streams.append(self.context.open(each, self._epoch, self._starts[each]))
+        return self._streams[index]
+
+
+@dataclass(kw_only=True, eq=False)
+class TurnsKernel(LanesBoundary):
+    """Takes one batch of each lane in turn. The lane with the fewest batches is next, of several the first one.
+
+    Attributes:
+        joins: Whether the batches of a turn are put out as `Parts` of one batch.
+    """
+
+    joins: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._marks = [LaneMark(lane, None, 0) for lane in self.lanes]  # their offsets count batches
         self._parts: list[Item] = []
         self._number = 0
@@ -50,21 +73,13 @@ class TurnsKernel(BoundaryKernel):
             at = lanes_of(position)
             marks = {mark.lane: mark for mark in at.lanes}
             self._number, self._marks = at.step, [marks[lane] for lane in self.lanes]
+            self._starts = [mark.before for mark in self._marks]
         return None
 
     def next_input(self) -> StreamHandle | None:
         """Returns the stream of the lane whose turn it is; None at the end."""
         turn = self._turn()
-        if turn is None:
-            return None
-        if turn >= len(self._streams):
-            stop = 1 if self.collects and not self._streams else len(self.lanes)
-            for index in range(len(self._streams), stop):
-                mark = self._marks[index]
-                self._streams.append(
-                    None if mark.spent else self.context.open(index, self._epoch, mark.before)
-                )
-        return self._streams[turn]
+        return None if turn is None else self._stream(turn)
 
     def _turn(self) -> int | None:
         """Returns the next lane; without a step so far also one that tells whether there should be any."""

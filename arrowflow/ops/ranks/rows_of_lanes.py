@@ -6,7 +6,7 @@ into some megabytes, without a copy. A stateless kernel copies a part once, into
 
 A lane is pulled from when it lacks rows of the next part. All lanes read ahead meanwhile, one chunk each.
 
-Where all lanes end in a `shuffle`, it is not run: parts are made of its windows (see `windows_of_lanes`), whole ones as far
+Where all lanes end in a `shuffle`, it is not run: parts are made of its windows (see `merge.py`), whole ones as far
 as the borders of steps allow.
 
 Where batches are padded, the last step is a part of its own. In it a lane that has ended repeats its last row. If that is
@@ -23,14 +23,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin, Ticket
-from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.ops.order.shuffle import Shuffle
-from arrowflow.ops.ranks.merge import LaneRows
-from arrowflow.ops.ranks.steps import Steps, no_step
-from arrowflow.ops.ranks.windows_of_lanes import WindowCutter
+from arrowflow.ops.ranks.batches_of_lanes import LanesBoundary
+from arrowflow.ops.ranks.merge import LaneRows, WindowCutter
+from arrowflow.ops.ranks.steps import no_step
 from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 from arrowflow.plan.widths import RowWidth
 
@@ -42,45 +41,33 @@ before. The first part is one step."""
 
 
 @dataclass(kw_only=True, eq=False)
-class LanesKernel(BoundaryKernel):
+class LanesKernel(LanesBoundary):
     """Collects parts: the next rows of each lane, equally many.
 
     Attributes:
-        lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
-        steps: How many rows each lane delivers.
         drop_remainder: Whether the plan without lanes leaves a short last batch out.
         width: Bytes of a row by the plan as written.
         part_bytes: The most bytes of a part that is more than one step.
         behind: Returns a position of a lane with at most so many rows in front of it, in an epoch, and how many, if that
             can be told.
         shuffles: The operators that the lanes end in, which are left to this kernel; empty where they do not end in one.
-        collects: Whether a lane sees all rows before it puts out the first one. Then the first lane does so alone, and fills
-            the caches that the others read.
-        context: The stream's.
     """
 
     chunks_held = 2
 
-    lanes: Sequence[int]
-    steps: Steps
     drop_remainder: bool
     width: RowWidth
     part_bytes: int
     behind: Callable[[int, int, int], tuple[Any, int] | None]
     shuffles: Sequence[Shuffle]
-    collects: bool
-    context: Context
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._cutters = [WindowCutter(shuffle) for shuffle in self.shuffles]
         self._window_rows = max((shuffle.size for shuffle in self.shuffles), default=0)
         # Whether windows end with steps. Then parts end with windows: a window in two parts would be joined twice.
         self._is_aligned = bool(self.shuffles) and not self._window_rows % self.steps.size
-        self._epoch = 0
-        # The lanes that were opened, None where one has ended; those after the last one are not open yet.
-        self._streams: list[StreamHandle | None] = []
         self._held = [Held() for _ in self.lanes]
-        self._starts: list[Position] = [None] * len(self.lanes)
         # Whether the first row that is held of a lane was put out before: the lane may have to repeat it.
         self._again = [False] * len(self.lanes)
         self._began = False  # a step was delivered in this epoch
@@ -128,11 +115,7 @@ class LanesKernel(BoundaryKernel):
         lacking = self._lacking()
         if lacking is None:
             return next(filter(None, self._streams), None)  # to tell whether there is a step at all
-        if lacking >= len(self._streams):
-            stop = 1 if self.collects and not self._streams else len(self.lanes)
-            for index in range(len(self._streams), stop):
-                self._streams.append(self.context.open(index, self._epoch, self._starts[index]))
-        return self._streams[lacking]
+        return self._stream(lacking)
 
     def _goes_on(self, index: int) -> bool:
         """Whether more rows of a lane may come."""

@@ -30,9 +30,8 @@ from arrowflow.ops.batches.batch import Batch, JoinKernel
 from arrowflow.ops.cache.cache import dealt_caches
 from arrowflow.ops.combine.concatenate import Concatenate
 from arrowflow.ops.order.shuffle import Shuffle
-from arrowflow.ops.ranks.agreed_steps import AgreedSteps
+from arrowflow.ops.ranks.agreed_steps import AgreedSteps, Coordinator, coordinator_of
 from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
-from arrowflow.ops.ranks.coordinator import Coordinator, coordinator_of
 from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_plan, maker_of
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import Rank, found_rank
