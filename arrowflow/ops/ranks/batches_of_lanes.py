@@ -8,7 +8,7 @@ depend on the number of processes. They come in turn where an operator makes bat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.cutting import Parts
@@ -18,22 +18,23 @@ from arrowflow.ops.ranks.steps import Steps, no_step
 from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class LanesBoundary(BoundaryKernel):
     """Opens the lanes of a rank as streams.
 
     Attributes:
+        context: The stream's.
         lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
         steps: How many rows, or batches, each lane delivers.
         collects: Whether a lane sees all rows before it puts out the first one. Then the first lane does so alone, and fills
             the caches that the others read.
-        context: The stream's.
     """
 
+    context: Context
+    _: KW_ONLY
     lanes: Sequence[int]
     steps: Steps
     collects: bool
-    context: Context
 
     def __post_init__(self) -> None:
         self._epoch = 0

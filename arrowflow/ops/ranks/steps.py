@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from arrowflow.errors import DataError, PlanError, shown
+from arrowflow.errors import DataError, PlanError
 from arrowflow.plan.node import Count
 
 EqualSteps = Literal["drop"]
-
-
-def check_equal_steps(value: object) -> EqualSteps | None:
-    """Returns the argument, or raises `PlanError`."""
-    if value is not None and value not in get_args(EqualSteps):
-        raise PlanError(
-            f"split_by_rank: equal_steps is 'drop' or None, got {shown(value)}; to fill up the last batch write "
-            "batch(…, pad_remainder=True)"
-        )
-    return value  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +60,9 @@ def steps_of(
     Args:
         total: Rows or batches of all lanes, of which each has equally many, up to one; None where only a run tells.
         lanes: How many lanes there are, on all ranks.
-        size: Rows of a lane in a whole step.
+        size: As `Steps.size`.
         pads: Whether the last step is filled up.
-        drops: Whether a short last step is left out.
+        drops: As `Steps.drops`.
         given: The choice of the user.
         alone: Whether this process sees itself where the lanes end, or agrees on it with the others.
 
