@@ -8,6 +8,7 @@ copies batches beyond that, and the store frees them at once.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -100,20 +101,13 @@ class Kept:
             if self.num_bytes + num_bytes > self.most_bytes:
                 return None
             self._num_bytes += num_bytes
-            return _Claim(self._gone, num_bytes)
+        claim = _Claim()
+        weakref.finalize(claim, self._gone.append, num_bytes).atexit = False
+        return claim
 
 
 class _Claim:
-    """Bytes in the store, until nothing refers to them."""
-
-    __slots__ = ("_gone", "_num_bytes")
-
-    def __init__(self, gone: deque[int], num_bytes: int) -> None:
-        self._gone = gone
-        self._num_bytes = num_bytes
-
-    def __del__(self) -> None:
-        self._gone.append(self._num_bytes)
+    """Stands for the bytes of a piece in the store."""
 
 
 class _Claimed(np.ndarray):

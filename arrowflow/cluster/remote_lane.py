@@ -115,8 +115,8 @@ class RemoteKernel(SourceKernel):
             joined = Joined(session.kept)
             if not session.await_workers(context):
                 return
-            while True:
-                asked = asked or ask(None)
+            asked = ask(None)
+            while asked is not None:
                 began = context.now()
                 piece = session.take(asked, context)
                 if piece is None:
@@ -125,7 +125,7 @@ class RemoteKernel(SourceKernel):
                     context.retried("a worker of the cluster died")
                     joined.clear()
                     session.close(asked)  # Ray may have lost a piece, and not the worker
-                    asked = None
+                    asked = ask(None)
                     continue
                 self._tell(asked, piece, context.now() - began)
                 batches = joined.add(piece.parts)
@@ -145,8 +145,6 @@ class RemoteKernel(SourceKernel):
                     del batch
                 if error is not None:
                     raise unpack_error(error)
-                if asked is None:
-                    return
         finally:
             try:
                 session.close(asked)
@@ -202,18 +200,17 @@ def packed(work: Node, options: ResolvedOptions) -> bytes:
     try:
         return pack((work, options))
     except Exception as error:
-        faults = [node for node in post_order(work) if not _packs(node)]
-        name = f"{faults[0].name}: " if faults else ""
         raise PlanError(
-            f"{name}RayEngine sends the plan to workers, and it cannot be pickled: {said(error)}; what a function refers "
+            f"{_fault(work)}RayEngine sends the plan to workers, and it cannot be pickled: {said(error)}; what a function refers "
             "to (a lock, an open file, a connection) has to be made where it is used, such as in the __init__ of a class, of "
             "which each worker makes an instance"
         ) from error
 
 
-def _packs(node: Node) -> bool:
-    try:
-        pack(dataclasses.replace(node, inputs=()))
-    except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
-        return False
-    return True
+def _fault(work: Node) -> str:
+    for node in post_order(work):
+        try:
+            pack(dataclasses.replace(node, inputs=()))
+        except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
+            return f"{node.name}: "
+    return ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
+import logging
 import math
 import os
 import threading
@@ -14,7 +16,7 @@ from typing import Any, Final
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.lane_worker import LaneWorker, Piece, Ready, Request
 from arrowflow.cluster.parts import Kept
-from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
+from arrowflow.cluster.room import asked, connect, lack
 from arrowflow.cluster.scaling import Scaling, dealt
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
@@ -24,6 +26,9 @@ from arrowflow.options import AUTOTUNE
 MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other before its second piece; one less if no lane had a piece at all. The first
 piece is one batch: a lane with a row that ends its worker delivers that much of what comes before the row, each time anew."""
+WAITS_SECONDS: Final = 1.0, 10.0, 120.0
+"""Time for a worker to start on an idle node, about; until the log says what it may lack; and until that is an error, as others
+may make room."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 PIECE_BYTES: Final = 16 << 20
@@ -32,6 +37,7 @@ STORE_SHARE: Final = 4
 """Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
+_LOGGER: Final = logging.getLogger("arrowflow")
 
 
 @dataclass(slots=True, eq=False)
@@ -183,24 +189,23 @@ class Session:
     def _started(self, number: int, *, careful: bool = False) -> Remote:
         """Begins to start a worker; a careful one outlives functions that end their process."""
         ray, cores = self._ray, self._asks["CPU"]
-        places = {"spread": "SPREAD", "pack": "DEFAULT"}
-        options: dict[str, Any] = {
-            "num_cpus": cores,
-            "memory": self._asks.get("memory"),
-            "max_concurrency": len(self._lanes) + SPARE_CALLS,
-            "max_restarts": 0,
-            "scheduling_strategy": places.get(self.engine.placement)
-            or ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-                ray.get_runtime_context().get_node_id(), soft=True
-            ),
-        }
+        place: Any = {"spread": "SPREAD", "pack": "DEFAULT"}.get(self.engine.placement)
+        if place is None:
+            near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            place = near(ray.get_runtime_context().get_node_id(), soft=True)
+        shared: dict[str, Any] = {}
         if self._shared_name is not None:  # other consumers find it, or this one finds theirs
-            options |= {
-                "name": f"{self._shared_name}-{number}",
-                "namespace": "arrowflow",
-                "get_if_exists": True,
-            }
-        handle = ray.remote(LaneWorker).options(**options).remote(self._packed, cores, careful)
+            name = f"{self._shared_name}-{number}"
+            shared = {"name": name, "namespace": "arrowflow", "get_if_exists": True}
+        actor = ray.remote(LaneWorker).options(
+            num_cpus=cores,
+            memory=self._asks.get("memory"),
+            max_concurrency=len(self._lanes) + SPARE_CALLS,
+            max_restarts=0,
+            scheduling_strategy=place,
+            **shared,
+        )
+        handle = actor.remote(self._packed, cores, careful)
         return Remote(number, handle, handle.ready.remote())
 
     def worker_of(self, lane: int) -> Remote:
@@ -274,9 +279,16 @@ class Session:
                 break
             if not context.wait(0.0):
                 return False
-            with self._lock:
+            if waits == len(WAITS_SECONDS):
+                raise WorkerError(
+                    f"not all workers started within {sum(WAITS_SECONDS):.0f} s: {lack(self._ray, self._asks)}"
+                )
+            with self._lock:  # all lanes wait at the same time, and one acts for all
                 is_first, self._waits = waits > self._waits, max(waits, self._waits)
-            lose_patience(self._ray, self._asks, waits, is_first=is_first)
+            if is_first and waits == 1:
+                gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
+            elif is_first:
+                _LOGGER.warning("RayEngine waits for workers: %s", lack(self._ray, self._asks))
         ready = Ready._make(self._ray.get(remote.starting))
         if ready.missing is not None:
             self._is_lost = True  # the file may be there at the next run

@@ -109,13 +109,9 @@ class LaneRows:
 
 
 class MergeKernel(GatherKernel):
-    """Copies the rows of a part into the order of its batches: at each step rows of each lane, lane after lane.
+    """Copies the rows of a part into the order of its batches: at each step `step_rows` of each lane, lane after lane.
 
-    Args:
-        step_rows: Rows of a lane in a whole step.
-        mask: Name of the column that is false for repeats; None for no such column.
-        recycler: Gives memory that is used again.
-        of_windows: Whether lanes have `Window`s in place of chunks.
+    The column `mask`, if there is one, is false for repeats.
     """
 
     def __init__(self, step_rows: int, mask: str | None, recycler: Recycler, *, of_windows: bool) -> None:
@@ -171,8 +167,7 @@ class MergeKernel(GatherKernel):
         found = iter(addresses)
         for lane, chunks in enumerate(part.chunks):
             at = 0
-            for chunk in chunks:
-                count = chunk.num_rows
+            for count in (chunk.num_rows for chunk in chunks):
                 values = np.frombuffer(pa.foreign_buffer(next(found), count * width), np.uint8)
                 copy_rows(out[:, lane], values.reshape(count, width), at)
                 at += count

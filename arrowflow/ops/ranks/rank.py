@@ -82,11 +82,7 @@ def _of_environment() -> tuple[int, int] | None:
 
 
 def _number(name: str) -> int | None:
-    """Returns a number of the environment; None where it is not set.
-
-    Raises:
-        PlanError: It is no whole number.
-    """
+    """Returns a number of the environment; None where it is not set."""
     text = os.environ.get(name, "").strip()
     if not text:
         return None

@@ -55,14 +55,11 @@ class Steps:
 def steps_of(
     total: Count, lanes: int, size: int, *, pads: bool, drops: bool, given: EqualSteps | None, alone: bool
 ) -> Steps:
-    """Returns what each lane delivers.
+    """Returns what each of the lanes of all ranks delivers, which have `total` rows or batches, equally many up to one.
 
     Args:
-        total: Rows or batches of all lanes, of which each has equally many, up to one; None where only a run tells.
-        lanes: How many lanes there are, on all ranks.
-        size: As `Steps.size`.
+        total: None where only a run tells.
         pads: Whether the last step is filled up.
-        drops: As `Steps.drops`.
         given: The choice of the user.
         alone: Whether this process sees itself where the lanes end, or agrees on it with the others.
 
