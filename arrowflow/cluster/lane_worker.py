@@ -113,21 +113,13 @@ class Ready(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """A run of a lane.
-
-    Attributes:
-        engine: Runs it.
-        told_at: When a piece last told of its stages.
-        parts: Parts of its batches.
-        waiting: The part that had no room in the latest piece.
-        told: Its stages as they were then.
-    """
+    """A run of a lane."""
 
     engine: Engine
-    told_at: float
+    told_at: float  # when a piece last told of its stages
     parts: Iterator[BatchPart]
-    waiting: BatchPart | None = None
-    told: dict[StageKey, StageStatistics] = field(default_factory=dict)
+    waiting: BatchPart | None = None  # the part that had no room in the latest piece
+    told: dict[StageKey, StageStatistics] = field(default_factory=dict)  # its stages as they were then
 
     def next_part(self) -> BatchPart | None:
         """Returns the next part of a batch; None at the end."""
@@ -137,16 +129,12 @@ class _Run:
     def told_by(self, piece: Piece, now: float, *, ends: bool) -> Piece:
         """Returns a piece with what there is to tell of the run."""
         timeline, noted = self.engine.timeline, self.engine.bad_rows
-        stages: tuple[StageStatistics, ...] = ()
         if ends or now - self.told_at >= TELL_SECONDS:
             found = self.engine.statistics().stages
-            stages = tuple(since(self.told.get(stage.key), stage) for stage in found)
+            piece = piece._replace(stages=tuple(since(self.told.get(stage.key), stage) for stage in found))
             self.told, self.told_at = {stage.key: stage for stage in found}, now
-        return piece._replace(
-            stages=stages,
-            bad_rows=tuple(noted.popleft() for _ in range(len(noted))) if noted else (),
-            spans=() if timeline is None else timeline.take(),
-        )
+        bad_rows = tuple(noted.popleft() for _ in range(len(noted))) if noted else ()
+        return piece._replace(bad_rows=bad_rows, spans=() if timeline is None else timeline.take())
 
 
 def _parts(engine: Engine, most_bytes: int) -> Iterator[BatchPart]:
@@ -192,8 +180,8 @@ class LaneWorker:
 
     def ready(self) -> Ready:
         """Returns what the consumer wants to know before it asks for rows."""
-        sources = [node for node in post_order(self._plan) if isinstance(node, FileSource)]
-        files = [path for source in sources for path in source.local_files()]
+        sources = (node for node in post_order(self._plan) if isinstance(node, FileSource))
+        files = (path for source in sources for path in source.local_files())
         missing = next((path for path in files if not Path(path).exists()), None)
         return Ready(socket.gethostname(), os.getpid(), missing)
 

@@ -81,19 +81,16 @@ class OnCluster(SplitByRank):
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
         """The lanes, as they come from the workers."""
-        lanes, session, schema = self._lanes_only, self.session, self._first_lane.schema
-        assert session is not None
-        return tuple(
-            RemoteLane(
-                number=number,
-                own=self.own_lanes,
-                inputs=(lanes,),
-                session=session,
-                bound=True,
-                schema=schema,
-            )
-            for number in self.own_lanes
+        assert self.session is not None
+        lane = RemoteLane(
+            number=0,
+            own=self.own_lanes,
+            inputs=(self._lanes_only,),
+            session=self.session,
+            bound=True,
+            schema=self._first_lane.schema,
         )
+        return tuple(dataclasses.replace(lane, number=number) for number in self.own_lanes)
 
     @property
     def _first_lane(self) -> Node:
@@ -137,13 +134,5 @@ class ShareOnCluster(ShareOfBatches):
         """Moves the whole plan to a worker. Called once for each plan that is prepared: writes the line of the log."""
         why = f"one worker runs the whole plan: {self.why}"
         _LOGGER.warning("RayEngine: %s", why)
-        lane = RemoteLane(
-            number=0,
-            own=range(1),
-            inputs=(plan,),
-            session=self.session,
-            why=(why,),
-            bound=True,
-            schema=plan.schema,
-        )
-        return ShareOfBatches.at_end(self, lane)
+        lane = RemoteLane(number=0, own=range(1), session=self.session, why=(why,), schema=plan.schema)
+        return ShareOfBatches.at_end(self, lane.on(plan))

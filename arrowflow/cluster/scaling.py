@@ -53,9 +53,7 @@ class Scaling:
     """Decides how many workers there are. Verifies each move: one more that brings nothing is taken back.
 
     Attributes:
-        most: The most workers.
         own: How many lanes the consumer has.
-        cores: Cores of a worker.
         waited: Seconds since the latest look that lanes waited for their workers, all together.
         reasons: Why workers came and went.
 
@@ -78,11 +76,7 @@ class Scaling:
     def look(self, now: float, workers: int, cpu_seconds: float, rows: int) -> int | None:
         """Returns how many workers there shall be from now on; None where it is too early to say.
 
-        Args:
-            now: The time.
-            workers: How many workers there are.
-            cpu_seconds: Their CPU time until now.
-            rows: The rows that came from them until now.
+        CPU time and rows are those of all workers until now.
         """
         if self._then is None:
             self.begin(now, cpu_seconds, rows)

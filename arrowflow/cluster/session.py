@@ -46,11 +46,8 @@ class Remote:
 
     Attributes:
         number: Its place among the workers.
-        handle: The actor.
         starting: The promise of its `Ready`.
-        ready: Its greeting, once it has started.
         cpu_seconds: CPU time of its process, as it told last.
-        rows: Rows that came from it.
         ahead_seconds: By how much its clock is ahead of the consumer's, at least: less the time that the quickest piece took.
     """
 
@@ -79,11 +76,7 @@ class Asked:
 
 
 class Session:
-    """The workers of one plan.
-
-    Args:
-        engine: The user's request.
-    """
+    """The workers of one plan."""
 
     def __init__(self, engine: RayEngine) -> None:
         self.engine = engine
@@ -138,12 +131,13 @@ class Session:
         with self._lock:
             self._lanes_open += 1
             self._goes = False
-            if self._workers and not self._is_lost and self._is_connected():
+            ray = self._ray = optional("ray", user="RayEngine", extra="ray")
+            job = ray.get_runtime_context().get_job_id() if ray.is_initialized() else None
+            if self._workers and not self._is_lost and job == self._job:
                 return
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
             packed, engine = pack(), self.engine
-            ray = self._ray = optional("ray", user="RayEngine", extra="ray")
-            if not ray.is_initialized():
+            if job is None:
                 connect(ray, engine)
             alive = [node for node in ray.nodes() if node["Alive"]]
             tunes, consumers = engine.workers == AUTOTUNE, len(lanes) // len(own)
@@ -162,11 +156,6 @@ class Session:
                 self._scaling = Scaling(most, len(own), self._asks["CPU"])
             self._workers = []
             self.resize(1 if tunes else min(engine.workers, len(lanes)))
-
-    def _is_connected(self) -> bool:
-        """Whether this process still is in the job of Ray in which the workers were started."""
-        ray = self._ray
-        return bool(ray.is_initialized() and ray.get_runtime_context().get_job_id() == self._job)
 
     def leave(self) -> None:
         """A run of a lane is over."""
@@ -302,11 +291,8 @@ class Session:
     def ask(self, request: Request, before: Asked | None) -> Asked:
         """Asks for the next piece of a lane; in a new run, closing the one before, where the lane moves or begins.
 
-        It also begins anew where its worker got more lanes, and so less memory for each.
-
-        Args:
-            request: The lane and its place. All else follows from the session.
-            before: The latest request of the lane; None if there is no run of it.
+        It also begins anew where its worker got more lanes, and so less memory for each. `before` is the lane's latest
+        request, if there is a run of it; all but the lane and its place follows from that and the session.
         """
         remote, share = self.worker_of(request.lane), self.share_bytes
         is_first = before is None or before.remote is not remote or before.request.ram_budget > share
@@ -328,9 +314,7 @@ class Session:
     def take(self, asked: Asked, context: Context) -> Piece | None:
         """Waits for a piece; None where there is none: the worker has died and is replaced, or the run is over.
 
-        Raises:
-            PlanError: A worker does not see a file of the consumer's disk.
-            WorkerError: Workers do not start, or die again and again.
+        Raises: As `await_workers`.
         """
         remote, began = asked.remote, context.now()
         piece: Piece | None = self._answer(remote, asked.promise, asked.request.lane, context)

@@ -74,12 +74,7 @@ class TfExport(ArraysExport):
 
 
 def tf_dataset(prepared: Prepared, request: ExportRequest, loader: Loader[Arrays]) -> tf.data.Dataset:
-    """Returns the batches of a loader, whose next epoch each iteration runs.
-
-    Args:
-        prepared: The plan of the loader.
-        request: The rest is left to the loader.
-        loader: The loader.
+    """Returns the batches of a loader of this plan, whose next epoch each iteration runs.
 
     Raises:
         PlanError: Only running the pipeline tells the schema.

@@ -50,14 +50,7 @@ def prepared_in_worker(prepares: Callable[[], Prepared]) -> Prepared:
 
 
 class TorchDataset(Loader[T]):
-    """Batches of a dataset for `torch.utils.data.DataLoader`. Made by `Dataset.to_torch_dataset`.
-
-    Args:
-        prepared: Prepares the pipeline, in this process.
-        in_worker: Prepares it in a worker.
-        counter: Where the next pass begins, in this process or in workers.
-        hand_over: How batches are handed over.
-    """
+    """Batches of a dataset for `torch.utils.data.DataLoader`. Made by `Dataset.to_torch_dataset`."""
 
     def __init__(
         self,

@@ -45,11 +45,6 @@ class CountedBatch:
     """The second batch of a pass. It counts the epoch when it arrives in the process that asked for it.
 
     A worker makes batches before anybody asks for them. So it cannot tell itself whether its pass is more than a look.
-
-    Args:
-        batch: The batch, which arrives alone.
-        counter: Counts the epoch.
-        begun: Where the pass began.
     """
 
     def __init__(self, batch: Any, counter: EpochCounter, begun: PassStart) -> None:
