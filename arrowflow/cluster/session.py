@@ -85,8 +85,6 @@ class Session:
         self._lanes_open = 0
         self._goes = False
         self._ray: Any = None
-        self._numbers = itertools.count()
-        self._name = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._workers: list[Remote] = []
         self._packed: Any = None
         self._job = ""
@@ -298,7 +296,7 @@ class Session:
         is_first = before is None or before.remote is not remote or before.request.ram_budget > share
         if before is None or is_first:
             self.close(before)
-            run = f"{self._name}-{next(self._numbers)}"
+            run = os.urandom(8).hex()
             # The loop waits for the first rows.
             request = request._replace(run=run, ram_budget=share, num_bytes=1, most_bytes=self._most_bytes)
         else:
@@ -338,34 +336,30 @@ class Session:
         if self._coming is not None:
             self._welcome(scaling, *self._coming, now)
             return
-        count = scaling.look(now, len(self._workers), *self._totals())
-        if count is None:
-            return
+        count = scaling.look(now, len(self._workers), *self._totals()) or len(self._workers)
         if count > len(self._workers):
             self._coming = self._started(count - 1), now
-        else:
+        elif count < len(self._workers):
             self.resize(count)
 
     def _welcome(self, scaling: Scaling, coming: Remote, since: float, now: float) -> None:
         """Deals lanes to a worker that is added once it has started, or goes on without it."""
         ray, most_seconds = self._ray, WAITS_SECONDS[-1]
-        has_come = bool(ray.wait([coming.starting], timeout=0)[0])
-        if not has_come and now - since < most_seconds:
-            return
-        self._coming = None
-        why: str | None = f"did not start within {most_seconds:.0f} s"
-        if has_come:
+        why = f"did not start within {most_seconds:.0f} s"
+        if ray.wait([coming.starting], timeout=0)[0]:
             try:
-                coming.ready = Ready._make(ray.get(coming.starting))
-                missing = coming.ready.missing
-                why = None if missing is None else f"on {coming.ready.host} does not see {missing}"
+                coming.ready = ready = Ready._make(ray.get(coming.starting))
+                why = "" if ready.missing is None else f"on {ready.host} does not see {ready.missing}"
             except ray.exceptions.RayError as error:
                 why = f"failed: {said(error)}"
-        if why is None:
+        elif now - since < most_seconds:
+            return
+        self._coming = None
+        if why:
+            scaling.refused(len(self._workers), why)
+        else:
             self._workers.append(coming)
             self.resize(len(self._workers))
-        else:
-            scaling.refused(len(self._workers), why)
         scaling.begin(now, *self._totals())
 
     def _totals(self) -> tuple[float, int]:

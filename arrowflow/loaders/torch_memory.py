@@ -49,8 +49,16 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
         return None
     if strict_zero_copy:
         raise PlanError(f"{operator}: strict_zero_copy=True contradicts pin_memory= and device=, which copy")
+    if found.type == "mps" and pin_memory:
+        raise PlanError(
+            f"{operator}: pin_memory=True is for CUDA; leave it out with device='mps', which shares the CPU's memory"
+        )
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise PlanError(
+            f"{operator}: device='mps' needs Metal on a Mac, which PyTorch does not find here; scripts for several kinds "
+            "of machines ask torch.backends.mps.is_available()"
+        )
     if found.type == "mps":
-        _check_mps(torch, operator, pin_memory=pin_memory)
         return str(found)
     if not torch.cuda.is_available():
         raise PlanError(
@@ -64,29 +72,14 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
     return None if found.type == "cpu" else str(found)
 
 
-def _check_mps(torch: Any, operator: str, *, pin_memory: bool) -> None:
-    if pin_memory:
-        raise PlanError(
-            f"{operator}: pin_memory=True is for CUDA; leave it out with device='mps', which shares the CPU's memory"
-        )
-    if not torch.backends.mps.is_available():
-        raise PlanError(
-            f"{operator}: device='mps' needs Metal on a Mac, which PyTorch does not find here; scripts for several kinds "
-            "of machines ask torch.backends.mps.is_available()"
-        )
-
-
 def _parsed(torch: Any, operator: str, device: Any) -> Any:
+    expected = f"{operator}: device is 'cpu', 'mps' or 'cuda' or one like 'cuda:1', got {shown(device)}"
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise PlanError(
-            f"{operator}: device is 'cpu', 'mps' or 'cuda' or one like 'cuda:1', got {shown(device)}: {error}"
-        ) from error
+        raise PlanError(f"{expected}: {error}") from error
     if found.type not in {"cpu", "cuda", "mps"}:
-        raise PlanError(
-            f"{operator}: device is 'cpu', 'mps' or 'cuda' or one like 'cuda:1', got {shown(device)}; a collate moves batches elsewhere"
-        )
+        raise PlanError(f"{expected}; a collate moves batches elsewhere")
     return found
 
 

@@ -110,7 +110,7 @@ def _outbox(process: int) -> tuple[Worker, Outbox]:
 
 
 def _fits(torch: Any, value: Any) -> bool:
-    """Returns whether a value is a tensor like an array, of memory that it shares with no other process."""
+    """Whether a value is a tensor like an array, of memory that it shares with no other process."""
     return (
         type(value) is torch.Tensor
         and value.is_cpu

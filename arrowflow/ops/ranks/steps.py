@@ -68,19 +68,18 @@ def steps_of(
     """
     if not isinstance(total, int):
         endless = total == math.inf
+        unknown = "split_by_rank: how many rows reach its batches is only known when they have come"
         if given is None and not endless:
             raise PlanError(
-                "split_by_rank: how many rows reach its batches is only known when they have come, and the lanes in which the "
-                'plan runs may end at different steps; write how="whole", with which each process runs the whole plan, or '
-                'say with equal_steps="drop" that they end with the first lane'
+                f'{unknown}, and the lanes in which the plan runs may end at different steps; write how="whole", with which '
+                'each process runs the whole plan, or say with equal_steps="drop" that they end with the first lane'
             )
         if not (alone or endless):
             raise PlanError(
-                "split_by_rank: how many rows reach its batches is only known when they have come, so that the processes "
-                'could end at different steps and wait for each other for ever; write how="whole", with which each process '
-                "runs the whole plan, count them once, by .assert_cardinality(af.count_rows(dataset)) after the filter, use "
-                'equal_steps="drop" with a coordinator=, or declare with map(…, keeps_rows=True) that a function keeps the '
-                "number of rows"
+                f"{unknown}, so that the processes could end at different steps and wait for each other for ever; write "
+                'how="whole", with which each process runs the whole plan, count them once, by '
+                '.assert_cardinality(af.count_rows(dataset)) after the filter, use equal_steps="drop" with a coordinator=, or '
+                "declare with map(…, keeps_rows=True) that a function keeps the number of rows"
             )
         return Steps(size, drops)
     least, rest = divmod(total, lanes)
