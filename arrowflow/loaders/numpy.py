@@ -47,7 +47,7 @@ class NumpyExport:
         ['x: float -> float32: zero-copy, read-only', 'up: bool -> bool: copied: bit-packed in Arrow']
     """
 
-    __slots__ = ("_by_slice", "_names", "_numbers", "_owned", "_strict", "columns")
+    __slots__ = ("_by_slice", "_numbers", "_owned", "_strict", "columns")
 
     columns: tuple[ColumnExport, ...]
 
@@ -70,14 +70,12 @@ class NumpyExport:
         exports = requested_exports(schema, request, canonical)
         self.columns = tuple(column for _, column in exports)
         self._numbers = [number for number, _ in exports]
-        self._names = [column.name for column in self.columns]
         self._by_slice = any(column.by_slice for column in self.columns)
         self._owned = owned
         self._strict = request.strict_zero_copy
-        if self._strict:
-            for column in self.columns:
-                if column.copied is not None:
-                    raise SchemaError(copy_refusal(column.name, column.copied))
+        for column in self.columns:
+            if self._strict and column.copied is not None:
+                raise SchemaError(copy_refusal(column.name, column.copied))
 
     def __call__(self, batch: Any) -> Arrays:
         """Returns the arrays of a batch.
@@ -105,9 +103,8 @@ class NumpyExport:
 
         def mixed(start: int, stop: int) -> Arrays:
             sliced = self._convert((export, column.slice(start, stop - start)) for export, column in rest)
-            return {
-                name: sliced[name] if name in sliced else arrays[name][start:stop] for name in self._names
-            }
+            names = (column.name for column in self.columns)
+            return {name: sliced[name] if name in sliced else arrays[name][start:stop] for name in names}
 
         return mixed
 
