@@ -8,9 +8,9 @@ When a plan is bound, the operator decides between two ways to run it. The plan 
 In both cases the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
 padded for the rows that a process delivers, to the same result. In parts, three things may then be right before it:
 
-* `batch`. Lanes run the plan before it, and their rows are merged: `rows_of_lanes.py`.
-* A function after `batch`. Lanes run it on batches of their own, which are joined: `batches_of_lanes.py`.
-* Any other maker of batches. Lanes run it, and their batches come in turn: `batches_of_lanes.py`, too.
+* `batch`. Lanes run the plan before it, and their rows are merged.
+* A function after `batch`. Lanes run it on batches of their own, which are joined.
+* Any other maker of batches. Lanes run it, and their batches come in turn.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from arrowflow.ops.cache.cache import dealt_caches
 from arrowflow.ops.combine.concatenate import Concatenate
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps, Coordinator, coordinator_of
-from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
 from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_plan, maker_of
+from arrowflow.ops.ranks.lane_kernels import PART_BYTES, PARTS_IN_BUDGET, LanesKernel, TurnsKernel
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import Rank, found_rank
-from arrowflow.ops.ranks.rows_of_lanes import PART_BYTES, PARTS_IN_BUDGET, LanesKernel
 from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of
 from arrowflow.ops.ranks.whole import ShareOfBatches, share_of_batches
 from arrowflow.ops.rows.repeat import Repeat
