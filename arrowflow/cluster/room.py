@@ -25,11 +25,12 @@ def connect(ray: Any, engine: RayEngine) -> None:
     Ray's processes end with the thread that starts them. On another thread than the main one Ray also leaves the handler of
     SIGTERM alone, and warns of it.
     """
-    lasting(
-        lambda: ray.init(
-            engine.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-        )
-    )
+    options: dict[str, Any] = {
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+    }
+    lasting(lambda: ray.init(engine.address, **options))
 
 
 def asked(engine: RayEngine, nodes: Nodes, lanes: int, sets: int = 1) -> tuple[dict[str, int], int]:

@@ -97,10 +97,9 @@ class Scaling:
         self._then, self.waited = (now, cpu_seconds, rows), 0.0
 
     def decide(self, count: int, *, waited: float, busy: float, rate: float) -> int:
-        """Returns how many workers there shall be.
+        """Returns how many workers there shall be in place of so many.
 
         Args:
-            count: How many there are.
             waited: The share of time that a lane's request was waited for, in the mean over lanes.
             busy: The share of the workers' cores that they used.
             rate: Rows a second.
@@ -108,17 +107,15 @@ class Scaling:
         before, self._before = self._before, None
         if before is not None and rate < before * GAIN:
             self._rests = REST
-            return self._move(
-                count, count - 1, f"{count} brought {rate / before:.2f} x the rows/s of {count - 1}"
-            )
+            why = f"{count} brought {rate / before:.2f} x the rows/s of {count - 1}"
+            return self._move(count, count - 1, why)
         self._rests = max(0, self._rests - 1)
         if waited > WAITS:
             self._calm = 0
             if busy > BUSY and count < self.most and not self._rests:
                 self._before = rate
-                return self._move(
-                    count, count + 1, f"lanes waited {waited:.0%} of the time for workers that compute"
-                )
+                why = f"lanes waited {waited:.0%} of the time for workers that compute"
+                return self._move(count, count + 1, why)
             return count
         self._calm = self._calm + 1 if waited <= IDLES else 0
         if self._calm >= CALM and count > 1 and busy * count < BUSY * (count - 1):
