@@ -53,8 +53,8 @@ class LanesBoundary(BoundaryKernel):
         context: The stream's.
         lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
         steps: How many rows, or batches, each lane delivers.
-        collects: Whether a lane sees all rows before it puts out the first one. Then the first lane does so alone, and fills
-            the caches that the others read.
+        collects: Whether a lane sees all rows before it puts out the first one. Then the first one that is wanted does so
+            alone, and fills the caches that the others read.
     """
 
     context: Context
@@ -65,17 +65,22 @@ class LanesBoundary(BoundaryKernel):
 
     def __post_init__(self) -> None:
         self._epoch = 0
-        # The lanes that were opened, None where one has ended; those after the last one are not open yet.
-        self._streams: list[StreamHandle | None] = []
+        self._streams: dict[
+            int, StreamHandle | None
+        ] = {}  # of lanes that were opened; None where one has ended
         self._starts: list[Position] = [None] * len(self.lanes)
 
     def _stream(self, index: int) -> StreamHandle | None:
         """Returns the stream of a lane, which it opens with all others."""
-        if index >= len(self._streams):
-            stop = 1 if self.collects and not self._streams else len(self.lanes)
-            for each in range(len(self._streams), stop):
-                self._streams.append(self.context.open(each, self._epoch, self._starts[each]))
+        if index not in self._streams:
+            alone = self.collects and not self._streams
+            for each in (index,) if alone else range(len(self.lanes)):
+                if each not in self._streams:
+                    self._streams[each] = self.context.open(each, self._epoch, self._starts[each])
         return self._streams[index]
+
+    def _index_of(self, stream: StreamHandle) -> int:
+        return next(index for index, each in self._streams.items() if each is stream)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -152,12 +157,12 @@ class LanesKernel(LanesBoundary):
             return self._failed[min(index for index in self._failed if self._left(index) < self.steps.size)]
         lacking = self._lacking()
         if lacking is None:
-            return next(filter(None, self._streams), None)  # to tell whether there is a step at all
+            return next(filter(None, self._streams.values()), None)  # to tell whether there is a step at all
         return self._stream(lacking)
 
     def _goes_on(self, index: int) -> bool:
         """Whether more rows of a lane may come."""
-        return index >= len(self._streams) or self._streams[index] is not None
+        return index not in self._streams or self._streams[index] is not None
 
     def _lacking(self) -> int | None:
         """Returns the first lane that lacks rows of the next part, or the row that it repeats."""
@@ -181,14 +186,14 @@ class LanesKernel(LanesBoundary):
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes a chunk of a lane; yields the parts that are complete now."""
-        index = self._streams.index(stream)
+        index = self._index_of(stream)
         for found in self._cutters[index].push(item) if self._cutters else (item,):
             self._held[index].add(found)
         return self._parts()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
         """Puts out what the lanes can make now without the lane that has ended."""
-        index = self._streams.index(stream)
+        index = self._index_of(stream)
         self._streams[index] = None
         for found in self._cutters[index].finish() if self._cutters else ():
             self._held[index].add(found)
@@ -196,7 +201,7 @@ class LanesKernel(LanesBoundary):
 
     def failed(self, stream: StreamHandle) -> Iterator[Item]:
         """Puts out the steps that are complete without the rest of the lane; then the lane is wanted again."""
-        self._failed[self._streams.index(stream)] = stream
+        self._failed[self._index_of(stream)] = stream
         return self._parts()
 
     # ------------------------------------------------------------------ parts
@@ -334,7 +339,7 @@ class TurnsKernel(LanesBoundary):
         return dry or (self.steps.most is not None and fewest >= self.steps.most)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        index = self._streams.index(stream)
+        index = self._index_of(stream)
         mark = self._marks[index] = self._marks[index]._replace(before=item.position)
         if not item.chunk.num_rows:
             return
@@ -357,5 +362,5 @@ class TurnsKernel(LanesBoundary):
         return item._replace(position=position, origin=Origin(number))
 
     def ended(self, stream: StreamHandle) -> None:
-        index = self._streams.index(stream)
+        index = self._index_of(stream)
         self._streams[index], self._marks[index] = None, self._marks[index]._replace(spent=True)
