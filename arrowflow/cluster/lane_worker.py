@@ -202,7 +202,6 @@ class LaneWorker:
                 part = current.next_part()
                 if part is None:
                     ended = True
-                    self.close(request.run)
                     break
                 if parts and size + part.num_bytes > request.most_bytes:
                     current.waiting = part
@@ -212,6 +211,7 @@ class LaneWorker:
         except Exception as raised:  # noqa: BLE001  (the consumer raises it)
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)
+        if ended or error is not None:
             self.close(request.run)
         piece = Piece(parts, ended, error, self._clock.process_cpu(), self._clock.now())
         return piece if current is None else current.told_by(piece)
