@@ -64,8 +64,12 @@ class TorchExport(ArraysExport):
             MissingPackageError: PyTorch is not installed.
         """
         request = by_column(request, schema, np.dtype(np.float32) if request.dtype == BFLOAT16 else None)
+        # Whether a column holds the bits of bfloat16, in binaries of two bytes. An unknown one is refused later.
+        types = {field.name: field.type for field in schema}
         self._bfloats = {
-            name: _bits(schema, name) for name, dtype in request.dtypes.items() if dtype == BFLOAT16
+            name: types.get(name) == pa.binary(2)
+            for name, dtype in request.dtypes.items()
+            if dtype == BFLOAT16
         }
         carried = {name: np.dtype(np.uint16 if bits else np.float32) for name, bits in self._bfloats.items()}
         request = replace(request, dtypes={**request.dtypes, **carried})
@@ -107,12 +111,3 @@ class TorchExport(ArraysExport):
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         return self._from_numpy(self._own(name, array))
-
-
-def _bits(schema: Any, name: str) -> bool:
-    """Whether a column holds the bits of bfloat16, in binaries of two bytes."""
-    number = schema.get_field_index(name)
-    if number < 0:
-        return False  # refused later, with a better message
-    kind = schema.field(number).type
-    return bool(kind == pa.binary(2))
