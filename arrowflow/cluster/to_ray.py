@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -32,11 +32,10 @@ def ray_dataset(
             return None  # only a run tells
 
         def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:
-            return [source.ReadTask(lambda: map(_table, batches()), metadata, schema=schema)]
+            def read() -> Iterator[pa.Table]:
+                return (pa.Table.from_batches([batch]) for batch in batches())
+
+            return [source.ReadTask(read, metadata, schema=schema)]
 
     # With more blocks than tasks Ray would cut the batches.
     return data.read_datasource(Batches(), override_num_blocks=1)
-
-
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])

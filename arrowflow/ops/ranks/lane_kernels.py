@@ -321,16 +321,12 @@ class TurnsKernel(LanesBoundary):
         return None
 
     def next_input(self) -> StreamHandle | None:
-        """Returns the stream of the lane whose turn it is; None at the end."""
-        turn = self._turn()
-        return None if turn is None else self._stream(turn)
-
-    def _turn(self) -> int | None:
-        """Returns the next lane; without a step so far also one that tells whether there should be any."""
+        """Returns the stream of the next lane; without a step so far also of one that tells whether there should be any."""
         if self._is_over() and self._number:
             return None
         left = (index for index, mark in enumerate(self._marks) if not mark.spent)
-        return min(left, key=lambda index: self._marks[index].offset, default=None)
+        turn = min(left, key=lambda index: self._marks[index].offset, default=None)
+        return None if turn is None else self._stream(turn)
 
     def _is_over(self) -> bool:
         """Whether all lanes delivered what they may, or one of them ends the others."""
