@@ -59,15 +59,10 @@ class JaxExport(ArraysExport):
         return super()._fate(column) if self._on_cpu else "zero-copy on the host, copied to the device"
 
     def _copied(self, column: ColumnExport) -> str:
-        if not self._on_cpu:
-            return ""
         order = list(getattr(column.type, "permutation", None) or ())
-        is_permuted = self._owned and order != sorted(order)
-        return (
-            "misaligned: the axes of the tensor lie in another order"
-            if is_permuted
-            else super()._copied(column)
-        )
+        if self._on_cpu and self._owned and order != sorted(order):
+            return "misaligned: the axes of the tensor lie in another order"
+        return super()._copied(column) if self._on_cpu else ""
 
     def _made(self, arrays: Arrays) -> Arrays:
         if self._on_cpu:
