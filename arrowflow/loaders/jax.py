@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from arrowflow.errors import DataError
 from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray
 from arrowflow.loaders.export_request import PLAIN, ExportRequest
-from arrowflow.loaders.numpy import Arrays, ArraysExport, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import Arrays, ArraysExport, aligned_copy, copy_refusal, map_arrays
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
@@ -39,6 +39,8 @@ class JaxExport(ArraysExport):
     fate: ClassVar[str] = (
         f"zero-copy unless misaligned (not at a multiple of {ALIGNMENT} bytes) or shared with a second column"
     )
+
+    _copy = staticmethod(aligned_copy)
 
     def __init__(
         self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, sharding: Any = None

@@ -211,13 +211,17 @@ class ArraysExport:
         """Returns why all arrays of a column are copied, although they are views; nothing if they are not."""
         return "" if self._owned else self.shared
 
+    @staticmethod
+    def _copy(array: NumpyArray) -> NumpyArray:
+        return array.copy()
+
     def _own(self, name: str, array: NumpyArray) -> NumpyArray:
         """Returns an array in memory that nobody else has."""
         if array.flags.behaved:
             return array
         if self._strict:
             raise DataError(copy_refusal(name, _ALIASED if array.flags.aligned else "misaligned"))
-        return aligned_copy(array)
+        return self._copy(array)
 
     def _made(self, arrays: Arrays) -> Any:
         raise NotImplementedError

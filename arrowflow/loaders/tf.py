@@ -15,7 +15,7 @@ from arrowflow.errors import ArrowflowError, PlanError, SchemaError
 from arrowflow.interchange.to_numpy import ColumnExport, Ragged, is_ragged, refusal
 from arrowflow.loaders.base import Loader
 from arrowflow.loaders.export_request import PLAIN, ExportRequest
-from arrowflow.loaders.numpy import Arrays, ArraysExport, map_arrays
+from arrowflow.loaders.numpy import Arrays, ArraysExport, aligned_copy, map_arrays
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.optional import optional
 from arrowflow.plan.node import Node
@@ -37,6 +37,8 @@ class TfExport(ArraysExport):
     fate: ClassVar[str] = (
         "zero-copy unless misaligned (not at a multiple of 64 bytes) or shared with a second column"
     )
+
+    _copy = staticmethod(aligned_copy)
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
         """Decides on every column.

@@ -91,7 +91,8 @@ class TorchExport(ArraysExport):
         return super()._copied(column) if self._bfloats.get(column.name, True) else "dtype: bfloat16"
 
     def _made(self, arrays: Arrays) -> dict[str, Any]:
-        return {name: self._tensor(name, array) for name, array in arrays.items()}
+        make = self._put if self._is_plain else self._tensor
+        return {name: make(name, array) for name, array in arrays.items()}
 
     def _tensor(self, name: str, array: Any) -> Any:
         if isinstance(array, Ragged):
