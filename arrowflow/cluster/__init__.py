@@ -23,15 +23,15 @@ Pieces take a quarter of the object store at most: an eighth on their way, which
 eighth in use. A larger batch comes in several pieces (`parts.py`). The consumer's batches lie in the store as long as that
 eighth has room, and are copied beyond. It has copied a piece before it asks for the next one.
 
-A piece also tells what its worker did for the lane. It tells of each bad row that was left out, with a place: rows that are
-computed again count once. A few times a second it has the figures of the stages, and what ran when, if somebody records.
+A piece also tells what its worker did for the lane: the figures of the stages, and what ran when, if somebody records. It
+tells of each bad row that was left out, with a place: rows that are computed again count once.
 
 Failures and changes
 --------------------
 * A worker dies. Its lanes are opened in a new one, each at the last position that the executor took. So rows neither get
   lost nor come twice. Where workers die one after the other, each before a lane's second piece, the third one calls functions in
   other processes, so that it can tell which call ends its process. The fourth such death is a `WorkerError`.
-* Workers come and go (`policy.py`). A lane moves when it asks for its next piece: closed here, opened there at its position.
+* Workers come and go (`scaling.py`). A lane moves when it asks for its next piece: closed here, opened there at its position.
 * A run ends: its kernels close their lanes, without waiting for an answer.
 * An error of a lane comes as the last piece of it, in order, and is raised there with its cause.
 

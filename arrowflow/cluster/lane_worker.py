@@ -39,8 +39,6 @@ from arrowflow.run import Prepared
 PIECE_SECONDS: Final = 0.3
 """A piece with rows is sent after so long, however small it is. A piece costs both sides a millisecond. Where
 a function takes 5 ms, a second worker makes a loop 1.8 times as fast, and with 0.1 s only 1.65 times (`benchmarks.cluster`)."""
-TELL_SECONDS: Final = 0.25
-"""Pieces tell of a lane's stages so often: to measure and pack three stages takes 0.16 ms."""
 KEPT_NAMES: Final = 4096
 """Runs that were closed and that a worker remembers: more than it may have calls at a time."""
 
@@ -78,7 +76,7 @@ class Piece(NamedTuple):
         error: The error that ended the lane after the batches, as bytes of `pack_error`.
         cpu_seconds: CPU time of the worker's process until now.
         sent_at: The time, by the worker's clock.
-        stages: The work of the run's stages since a piece told of it, a few times a second and at the end.
+        stages: The work of the run's stages since the piece before.
         bad_rows: Bad rows that were left out since the piece before: the operator, their place, and how many.
         spans: The calls since the piece before, by the worker's clock.
     """
@@ -113,40 +111,28 @@ class Ready(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """A run of a lane.
-
-    Attributes:
-        engine: Runs it.
-        told_at: When a piece last told of its stages.
-        parts: Parts of its batches.
-        waiting: The part that had no room in the latest piece.
-        told: Its stages as they were then.
-    """
+    """A run of a lane."""
 
     engine: Engine
-    told_at: float
     parts: Iterator[BatchPart]
-    waiting: BatchPart | None = None
-    told: dict[StageKey, StageStatistics] = field(default_factory=dict)
+    waiting: BatchPart | None = None  # the part that had no room in the latest piece
+    told: dict[StageKey, StageStatistics] = field(
+        default_factory=dict
+    )  # its stages as the latest piece told of them
 
     def next_part(self) -> BatchPart | None:
         """Returns the next part of a batch; None at the end."""
         part, self.waiting = self.waiting, None
         return next(self.parts, None) if part is None else part
 
-    def told_by(self, piece: Piece, now: float, *, ends: bool) -> Piece:
-        """Returns a piece with what there is to tell of the run."""
-        timeline, noted = self.engine.timeline, self.engine.bad_rows
-        stages: tuple[StageStatistics, ...] = ()
-        if ends or now - self.told_at >= TELL_SECONDS:
-            found = self.engine.statistics().stages
-            stages = tuple(since(self.told.get(stage.key), stage) for stage in found)
-            self.told, self.told_at = {stage.key: stage for stage in found}, now
-        return piece._replace(
-            stages=stages,
-            bad_rows=tuple(noted.popleft() for _ in range(len(noted))) if noted else (),
-            spans=() if timeline is None else timeline.take(),
-        )
+    def told_by(self, piece: Piece) -> Piece:
+        """Returns a piece with what there is to tell of the run since the piece before."""
+        timeline, noted, found = self.engine.timeline, self.engine.bad_rows, self.engine.statistics().stages
+        stages = tuple(since(self.told.get(stage.key), stage) for stage in found)
+        self.told = {stage.key: stage for stage in found}
+        bad_rows = tuple(noted.popleft() for _ in range(len(noted))) if noted else ()
+        spans = () if timeline is None else timeline.take()
+        return piece._replace(stages=stages, bad_rows=bad_rows, spans=spans)
 
 
 def _parts(engine: Engine, most_bytes: int) -> Iterator[BatchPart]:
@@ -192,8 +178,8 @@ class LaneWorker:
 
     def ready(self) -> Ready:
         """Returns what the consumer wants to know before it asks for rows."""
-        sources = [node for node in post_order(self._plan) if isinstance(node, FileSource)]
-        files = [path for source in sources for path in source.local_files()]
+        sources = (node for node in post_order(self._plan) if isinstance(node, FileSource))
+        files = (path for source in sources for path in source.local_files())
         missing = next((path for path in files if not Path(path).exists()), None)
         return Ready(socket.gethostname(), os.getpid(), missing)
 
@@ -216,7 +202,6 @@ class LaneWorker:
                 part = current.next_part()
                 if part is None:
                     ended = True
-                    self.close(request.run)
                     break
                 if parts and size + part.num_bytes > request.most_bytes:
                     current.waiting = part
@@ -226,10 +211,10 @@ class LaneWorker:
         except Exception as raised:  # noqa: BLE001  (the consumer raises it)
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)
+        if ended or error is not None:
             self.close(request.run)
-        now = self._clock.now()
-        piece = Piece(parts, ended, error, self._clock.process_cpu(), now)
-        return piece if current is None else current.told_by(piece, now, ends=ended or error is not None)
+        piece = Piece(parts, ended, error, self._clock.process_cpu(), self._clock.now())
+        return piece if current is None else current.told_by(piece)
 
     def close(self, name: str) -> None:
         """Ends a run of a lane; again is fine, and also before its first piece."""
@@ -255,4 +240,4 @@ class LaneWorker:
         check_position(lane.chain, request.position, ordered=True)
         engine = run.start(lane, request.epoch, request.position, self._clock, None)
         engine.bad_rows = deque()
-        return _Run(engine, self._clock.now(), _parts(engine, request.most_bytes))
+        return _Run(engine, _parts(engine, request.most_bytes))

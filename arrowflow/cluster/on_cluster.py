@@ -1,18 +1,25 @@
-"""`OnCluster`: `split_by_rank` with lanes that run elsewhere."""
+"""A plan on a cluster: `split_by_rank` with lanes that run elsewhere, and their rows as the consumer's run sees them."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.cluster.remote_lane import RemoteLane
-from arrowflow.cluster.session import Session
-from arrowflow.errors import PlanError
-from arrowflow.kernels.operator import KernelSpec
+from arrowflow.cluster.lane_worker import Piece, Request
+from arrowflow.cluster.parts import Joined
+from arrowflow.cluster.session import Asked, Session
+from arrowflow.errors import PlanError, said
+from arrowflow.executor.processes.wire import pack, unpack_error
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.rank import Rank
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
@@ -20,8 +27,11 @@ from arrowflow.ops.ranks.steps import Steps
 from arrowflow.ops.ranks.whole import ShareOfBatches
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
-from arrowflow.plan.lane import Obstacle
+from arrowflow.physical.tuning import WorkerStatistics
+from arrowflow.plan.lane import InLanes, Obstacle
 from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.plan.walk import post_order, rewritten
 
 _LOGGER: Final = logging.getLogger("arrowflow")
@@ -81,19 +91,16 @@ class OnCluster(SplitByRank):
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
         """The lanes, as they come from the workers."""
-        lanes, session, schema = self._lanes_only, self.session, self._first_lane.schema
-        assert session is not None
-        return tuple(
-            RemoteLane(
-                number=number,
-                own=self.own_lanes,
-                inputs=(lanes,),
-                session=session,
-                bound=True,
-                schema=schema,
-            )
-            for number in self.own_lanes
+        assert self.session is not None
+        lane = RemoteLane(
+            number=0,
+            own=self.own_lanes,
+            inputs=(self._lanes_only,),
+            session=self.session,
+            bound=True,
+            schema=self._first_lane.schema,
         )
+        return tuple(dataclasses.replace(lane, number=number) for number in self.own_lanes)
 
     @property
     def _first_lane(self) -> Node:
@@ -137,13 +144,193 @@ class ShareOnCluster(ShareOfBatches):
         """Moves the whole plan to a worker. Called once for each plan that is prepared: writes the line of the log."""
         why = f"one worker runs the whole plan: {self.why}"
         _LOGGER.warning("RayEngine: %s", why)
-        lane = RemoteLane(
-            number=0,
-            own=range(1),
-            inputs=(plan,),
-            session=self.session,
-            why=(why,),
-            bound=True,
-            schema=plan.schema,
+        lane = RemoteLane(number=0, own=range(1), session=self.session, why=(why,), schema=plan.schema)
+        return ShareOfBatches.at_end(self, lane.on(plan))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLane(Operator, InLanes):
+    """The rows of one lane of a split, or of a whole plan, which a worker of a cluster runs: its input.
+
+    Row order: the lane's. Memory: a piece, and one on its way. Resume: the lane's positions.
+
+    Attributes:
+        number: Number of the lane; a whole plan is the only one.
+        own: The lanes of its consumer.
+        session: The workers.
+        why: Why a worker runs a whole plan, for `explain`.
+    """
+
+    name: ClassVar[str] = "ray"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.SEEK)
+
+    number: int
+    own: Sequence[int]
+    why: tuple[str, ...] = ()
+    session: Session = field(compare=False, repr=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        return {"lane": self.number}
+
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        """None: the worker plans its input."""
+        return ()
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        return self.schema
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """The rows lie in the object store, which nobody may write."""
+        return False
+
+    def let_go(self) -> None:
+        self.session.let_go()
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        if not options.deterministic:
+            raise PlanError(
+                "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
+            )
+        shape = tuple(plan_chain(self.inputs[0], options).shape()) if self.why else ()
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: RemoteKernel(self, options, context),
+                phase="transfer",
+                engine="ray",
+                max_calls=1,
+                cost="waits",
+                has_position=False,
+                runs_last=shape,  # type: ignore[arg-type]  # names, and lists of them
+                facts=lambda: self.why,
+            ),
         )
-        return ShareOfBatches.at_end(self, lane)
+
+
+class RemoteKernel(SourceKernel):
+    """One task: the pieces of a lane, one after the other. The positions are the lane's own."""
+
+    def __init__(self, node: RemoteLane, options: ResolvedOptions, context: Context) -> None:
+        self._node = node
+        self._options = options
+        self._context = context
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        yield Task(position, Origin(0), streams=True)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields what the lane's worker sends, and goes on in another worker where one dies."""
+        session, context = self._node.session, self._context
+        position = task.payload
+        asked: Asked | None = None
+
+        def ask(before: Asked | None) -> Asked:
+            records = context.spans is not None
+            return session.ask(Request(self._node.number, context.epoch, position, records), before)
+
+        try:
+            self._connect()
+            joined = Joined(session.kept)
+            if not session.await_workers(context):
+                return
+            asked = ask(None)
+            while asked is not None:
+                began = context.now()
+                piece = session.take(asked, context)
+                if piece is None:
+                    if not context.wait(0.0):
+                        return
+                    context.retried("a worker of the cluster died")
+                    joined.clear()
+                    session.close(asked)  # Ray may have lost a piece, and not the worker
+                    asked = ask(None)
+                    continue
+                self._tell(asked, piece, context.now() - began)
+                batches = joined.add(piece.parts)
+                error, ends = piece.error, piece.ended or piece.error is not None
+                del piece  # the store is to free what was copied, before the next piece needs room
+                if batches:
+                    position = batches[-1][1]
+                # The next piece is made while the executor takes this one.
+                run = asked.request.run
+                asked = None if ends else ask(asked)
+                if asked is not None and asked.request.run != run:
+                    joined.clear()
+                batches.reverse()
+                while batches:
+                    batch, after = batches.pop()
+                    yield Made(batch, after, more=bool(batches))
+                    del batch
+                if error is not None:
+                    raise unpack_error(error)
+        finally:
+            try:
+                session.close(asked)
+            finally:
+                session.leave()
+
+    def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
+        """Hands on what a piece tells of the worker's side of the run."""
+        context, session, remote = self._context, self._node.session, asked.remote
+        assert remote.ready is not None
+        node, process, _ = remote.ready
+        context.elsewhere.add(
+            WorkerStatistics(
+                node=node,
+                process=process,
+                pieces=1,
+                rows=piece.rows,
+                bytes=piece.num_bytes,
+                waited_seconds=waited_seconds,
+                stages=piece.stages,
+            )
+        )
+        for operator, place, found in piece.bad_rows:
+            context.elsewhere.leave_out(operator, (asked.request.lane, place), found)
+        context.elsewhere.move(session.moves())
+        if piece.spans and context.spans is not None:
+            place = f"worker {remote.number} on {node} (process {process}), lane {asked.request.lane}"
+            context.spans.merge(piece.spans, place, remote.ahead_seconds)
+
+    def _connect(self) -> None:
+        node, options = self._node, self._options
+        (work,), memory = node.inputs, node.session.engine.memory_per_worker
+        ram_budget = memory if isinstance(memory, int) else options.ram_budget
+        # Settings that differ between machines are left out: consumers on all of them send the same, and so share workers.
+        same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
+        node.session.connect(
+            lambda: packed(work, same),
+            lanes=(isinstance(work, InLanes) and work.own_lanes) or range(1),
+            own=node.own,
+            functions=[
+                each.title for each in post_order(work) if isinstance(each, Operator) and each.functions()
+            ],
+            ram_budget=ram_budget,
+        )
+
+
+def packed(work: Node, options: ResolvedOptions) -> bytes:
+    """Returns what a worker gets, as bytes.
+
+    Raises:
+        PlanError: Something in it does not pickle.
+    """
+    try:
+        return pack((work, options))
+    except Exception as error:
+        raise PlanError(
+            f"{_fault(work)}RayEngine sends the plan to workers, and it cannot be pickled: {said(error)}; what a function refers "
+            "to (a lock, an open file, a connection) has to be made where it is used, such as in the __init__ of a class, of "
+            "which each worker makes an instance"
+        ) from error
+
+
+def _fault(work: Node) -> str:
+    for node in post_order(work):
+        try:
+            pack(dataclasses.replace(node, inputs=()))
+        except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
+            return f"{node.name}: "
+    return ""

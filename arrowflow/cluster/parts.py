@@ -8,6 +8,7 @@ copies batches beyond that, and the store frees them at once.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -73,11 +74,7 @@ def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Kept:
-    """The bytes of pieces in the store to which batches of this process refer. Any thread.
-
-    Args:
-        most_bytes: The most that there may be.
-    """
+    """The bytes of pieces in the store to which batches of this process refer, and their limit. Any thread."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -100,20 +97,13 @@ class Kept:
             if self.num_bytes + num_bytes > self.most_bytes:
                 return None
             self._num_bytes += num_bytes
-            return _Claim(self._gone, num_bytes)
+        claim = _Claim()
+        weakref.finalize(claim, self._gone.append, num_bytes).atexit = False
+        return claim
 
 
 class _Claim:
-    """Bytes in the store, until nothing refers to them."""
-
-    __slots__ = ("_gone", "_num_bytes")
-
-    def __init__(self, gone: deque[int], num_bytes: int) -> None:
-        self._gone = gone
-        self._num_bytes = num_bytes
-
-    def __del__(self) -> None:
-        self._gone.append(self._num_bytes)
+    """Stands for the bytes of a piece in the store."""
 
 
 class _Claimed(np.ndarray):
@@ -124,11 +114,7 @@ class _Claimed(np.ndarray):
 
 @dataclass(slots=True)
 class Joined:
-    """Makes batches of the parts of one run of a lane.
-
-    Attributes:
-        kept: The bytes that batches may keep in the store.
-    """
+    """Makes batches of the parts of one run of a lane, which may be kept in the store."""
 
     kept: Kept
     _begun: list[Bytes] = field(default_factory=list)
@@ -148,27 +134,21 @@ class Joined:
         return batches
 
     def _batch(self, head: bytes, part: BatchPart, claim: _Claim | None) -> pa.RecordBatch:
+        memory: Sequence[Bytes]
         if self._begun:
-            memory, self._begun = _joined([*self._begun, *part.memory], part.sizes), []
+            joined = np.concatenate([*self._begun, *part.memory])
+            # Each is copied, so that its memory is aligned.
+            memory = [each.copy() for each in np.split(joined, np.cumsum(part.sizes)[:-1])]
+            self._begun = []
         elif claim is None:
             memory = [each.copy() for each in part.memory]
         else:
-            memory = [_claimed(each, claim) for each in part.memory]
+            memory = claimed = [each.view(_Claimed) for each in part.memory]
+            for each in claimed:
+                each.claim = claim
         batch: pa.RecordBatch = unpack_apart(head, memory)
         return batch
 
     def clear(self) -> None:
         """Forgets parts of a batch that does not go on: its lane begins anew in another worker."""
         self._begun = []
-
-
-def _claimed(memory: Bytes, claim: _Claim) -> Bytes:
-    found = memory.view(_Claimed)
-    found.claim = claim
-    return found
-
-
-def _joined(parts: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
-    """Returns buffers of the given sizes, of their bytes in parts. Each is copied, so that its memory is aligned."""
-    buffers = np.split(np.concatenate(parts), np.cumsum(sizes)[:-1])
-    return [each.copy() for each in buffers]

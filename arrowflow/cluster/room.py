@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.errors import PlanError, WorkerError
+from arrowflow.errors import PlanError
 from arrowflow.executor import lasting
 from arrowflow.options import AUTOTUNE
 
-WAITS_SECONDS: Final = 1.0, 10.0, 120.0
-"""Time for a worker to start on an idle node, about; until the log says what it may lack; and until that is an error, as others
-may make room."""
 DEFAULT_CORES: Final = 4
 NODE_GROUP: Final = "ray.io/node-group"
 """Ray's label of nodes that KubeRay, `ray up` and their like start. No other cluster grows by itself."""
 
 Nodes = Sequence[Mapping[str, Any]]
 """The nodes that are alive, as `ray.nodes()` tells of them."""
-
-logger: Final = logging.getLogger("arrowflow")
 
 
 def connect(ray: Any, engine: RayEngine) -> None:
@@ -31,23 +25,19 @@ def connect(ray: Any, engine: RayEngine) -> None:
     Ray's processes end with the thread that starts them. On another thread than the main one Ray also leaves the handler of
     SIGTERM alone, and warns of it.
     """
-    lasting(
-        lambda: ray.init(
-            engine.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-        )
-    )
+    options: dict[str, Any] = {
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+    }
+    lasting(lambda: ray.init(engine.address, **options))
 
 
 def asked(engine: RayEngine, nodes: Nodes, lanes: int, sets: int = 1) -> tuple[dict[str, int], int]:
-    """Returns what a worker asks its node for, by Ray's names, and how many workers there may be.
+    """Returns what a worker asks its node for, by Ray's names, and how many workers there may be for so many lanes.
 
-    Nodes count with all that they have, busy or not: all ranks have to find the same.
-
-    Args:
-        engine: The user's request.
-        nodes: The nodes.
-        lanes: How many lanes the workers run.
-        sets: How many such sets of workers there are.
+    Nodes count with all that they have, busy or not: all ranks have to find the same. With `AUTOTUNE` each rank has a set
+    of workers.
 
     Raises:
         PlanError: The workers can never start.
@@ -115,27 +105,8 @@ def told(resources: Mapping[str, float]) -> str:
     return f"{cores} CPU{'s' * (cores != 1)}" + ("" if memory is None else f" and {memory / 2**20:,.0f} MiB")
 
 
-def lose_patience(ray: Any, asks: Mapping[str, int], waits: int, *, is_first: bool) -> None:
-    """Does what there is to do where a worker has not started after so many of `WAITS_SECONDS`.
-
-    Args:
-        ray: The connected module.
-        asks: The worker's request to its node.
-        waits: How many of them it took already.
-        is_first: Whether no other lane has waited so long. All lanes wait at the same time, and one acts for all.
-
-    Raises:
-        WorkerError: It does not start.
-    """
-    if waits == len(WAITS_SECONDS):
-        raise WorkerError(f"not all workers started within {sum(WAITS_SECONDS):.0f} s: {_lack(ray, asks)}")
-    if is_first and waits == 1:
-        gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
-    elif is_first:
-        logger.warning("RayEngine waits for workers: %s", _lack(ray, asks))
-
-
-def _lack(ray: Any, asks: Mapping[str, int]) -> str:
+def lack(ray: Any, asks: Mapping[str, int]) -> str:
+    """Returns what workers may lack that do not start."""
     free, total = (
         told({name: has.get(name, 0) for name in asks})
         for has in (ray.available_resources(), ray.cluster_resources())

@@ -53,9 +53,7 @@ class Scaling:
     """Decides how many workers there are. Verifies each move: one more that brings nothing is taken back.
 
     Attributes:
-        most: The most workers.
         own: How many lanes the consumer has.
-        cores: Cores of a worker.
         waited: Seconds since the latest look that lanes waited for their workers, all together.
         reasons: Why workers came and went.
 
@@ -78,11 +76,7 @@ class Scaling:
     def look(self, now: float, workers: int, cpu_seconds: float, rows: int) -> int | None:
         """Returns how many workers there shall be from now on; None where it is too early to say.
 
-        Args:
-            now: The time.
-            workers: How many workers there are.
-            cpu_seconds: Their CPU time until now.
-            rows: The rows that came from them until now.
+        CPU time and rows are those of all workers until now.
         """
         if self._then is None:
             self.begin(now, cpu_seconds, rows)
@@ -103,10 +97,9 @@ class Scaling:
         self._then, self.waited = (now, cpu_seconds, rows), 0.0
 
     def decide(self, count: int, *, waited: float, busy: float, rate: float) -> int:
-        """Returns how many workers there shall be.
+        """Returns how many workers there shall be in place of so many.
 
         Args:
-            count: How many there are.
             waited: The share of time that a lane's request was waited for, in the mean over lanes.
             busy: The share of the workers' cores that they used.
             rate: Rows a second.
@@ -114,17 +107,15 @@ class Scaling:
         before, self._before = self._before, None
         if before is not None and rate < before * GAIN:
             self._rests = REST
-            return self._move(
-                count, count - 1, f"{count} brought {rate / before:.2f} x the rows/s of {count - 1}"
-            )
+            why = f"{count} brought {rate / before:.2f} x the rows/s of {count - 1}"
+            return self._move(count, count - 1, why)
         self._rests = max(0, self._rests - 1)
         if waited > WAITS:
             self._calm = 0
             if busy > BUSY and count < self.most and not self._rests:
                 self._before = rate
-                return self._move(
-                    count, count + 1, f"lanes waited {waited:.0%} of the time for workers that compute"
-                )
+                why = f"lanes waited {waited:.0%} of the time for workers that compute"
+                return self._move(count, count + 1, why)
             return count
         self._calm = self._calm + 1 if waited <= IDLES else 0
         if self._calm >= CALM and count > 1 and busy * count < BUSY * (count - 1):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
+import logging
 import math
 import os
 import threading
@@ -14,7 +16,7 @@ from typing import Any, Final
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.lane_worker import LaneWorker, Piece, Ready, Request
 from arrowflow.cluster.parts import Kept
-from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
+from arrowflow.cluster.room import asked, connect, lack
 from arrowflow.cluster.scaling import Scaling, dealt
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
@@ -24,6 +26,9 @@ from arrowflow.options import AUTOTUNE
 MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other before its second piece; one less if no lane had a piece at all. The first
 piece is one batch: a lane with a row that ends its worker delivers that much of what comes before the row, each time anew."""
+WAITS_SECONDS: Final = 1.0, 10.0, 120.0
+"""Time for a worker to start on an idle node, about; until the log says what it may lack; and until that is an error, as others
+may make room."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 PIECE_BYTES: Final = 16 << 20
@@ -32,6 +37,7 @@ STORE_SHARE: Final = 4
 """Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
+_LOGGER: Final = logging.getLogger("arrowflow")
 
 
 @dataclass(slots=True, eq=False)
@@ -40,11 +46,8 @@ class Remote:
 
     Attributes:
         number: Its place among the workers.
-        handle: The actor.
         starting: The promise of its `Ready`.
-        ready: Its greeting, once it has started.
         cpu_seconds: CPU time of its process, as it told last.
-        rows: Rows that came from it.
         ahead_seconds: By how much its clock is ahead of the consumer's, at least: less the time that the quickest piece took.
     """
 
@@ -73,11 +76,7 @@ class Asked:
 
 
 class Session:
-    """The workers of one plan.
-
-    Args:
-        engine: The user's request.
-    """
+    """The workers of one plan."""
 
     def __init__(self, engine: RayEngine) -> None:
         self.engine = engine
@@ -86,8 +85,6 @@ class Session:
         self._lanes_open = 0
         self._goes = False
         self._ray: Any = None
-        self._numbers = itertools.count()
-        self._name = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._workers: list[Remote] = []
         self._packed: Any = None
         self._job = ""
@@ -132,12 +129,13 @@ class Session:
         with self._lock:
             self._lanes_open += 1
             self._goes = False
-            if self._workers and not self._is_lost and self._is_connected():
+            ray = self._ray = optional("ray", user="RayEngine", extra="ray")
+            job = ray.get_runtime_context().get_job_id() if ray.is_initialized() else None
+            if self._workers and not self._is_lost and job == self._job:
                 return
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
             packed, engine = pack(), self.engine
-            ray = self._ray = optional("ray", user="RayEngine", extra="ray")
-            if not ray.is_initialized():
+            if job is None:
                 connect(ray, engine)
             alive = [node for node in ray.nodes() if node["Alive"]]
             tunes, consumers = engine.workers == AUTOTUNE, len(lanes) // len(own)
@@ -156,11 +154,6 @@ class Session:
                 self._scaling = Scaling(most, len(own), self._asks["CPU"])
             self._workers = []
             self.resize(1 if tunes else min(engine.workers, len(lanes)))
-
-    def _is_connected(self) -> bool:
-        """Whether this process still is in the job of Ray in which the workers were started."""
-        ray = self._ray
-        return bool(ray.is_initialized() and ray.get_runtime_context().get_job_id() == self._job)
 
     def leave(self) -> None:
         """A run of a lane is over."""
@@ -183,24 +176,23 @@ class Session:
     def _started(self, number: int, *, careful: bool = False) -> Remote:
         """Begins to start a worker; a careful one outlives functions that end their process."""
         ray, cores = self._ray, self._asks["CPU"]
-        places = {"spread": "SPREAD", "pack": "DEFAULT"}
-        options: dict[str, Any] = {
-            "num_cpus": cores,
-            "memory": self._asks.get("memory"),
-            "max_concurrency": len(self._lanes) + SPARE_CALLS,
-            "max_restarts": 0,
-            "scheduling_strategy": places.get(self.engine.placement)
-            or ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-                ray.get_runtime_context().get_node_id(), soft=True
-            ),
-        }
+        place: Any = {"spread": "SPREAD", "pack": "DEFAULT"}.get(self.engine.placement)
+        if place is None:
+            near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            place = near(ray.get_runtime_context().get_node_id(), soft=True)
+        shared: dict[str, Any] = {}
         if self._shared_name is not None:  # other consumers find it, or this one finds theirs
-            options |= {
-                "name": f"{self._shared_name}-{number}",
-                "namespace": "arrowflow",
-                "get_if_exists": True,
-            }
-        handle = ray.remote(LaneWorker).options(**options).remote(self._packed, cores, careful)
+            name = f"{self._shared_name}-{number}"
+            shared = {"name": name, "namespace": "arrowflow", "get_if_exists": True}
+        actor = ray.remote(LaneWorker).options(
+            num_cpus=cores,
+            memory=self._asks.get("memory"),
+            max_concurrency=len(self._lanes) + SPARE_CALLS,
+            max_restarts=0,
+            scheduling_strategy=place,
+            **shared,
+        )
+        handle = actor.remote(self._packed, cores, careful)
         return Remote(number, handle, handle.ready.remote())
 
     def worker_of(self, lane: int) -> Remote:
@@ -274,9 +266,16 @@ class Session:
                 break
             if not context.wait(0.0):
                 return False
-            with self._lock:
+            if waits == len(WAITS_SECONDS):
+                raise WorkerError(
+                    f"not all workers started within {sum(WAITS_SECONDS):.0f} s: {lack(self._ray, self._asks)}"
+                )
+            with self._lock:  # all lanes wait at the same time, and one acts for all
                 is_first, self._waits = waits > self._waits, max(waits, self._waits)
-            lose_patience(self._ray, self._asks, waits, is_first=is_first)
+            if is_first and waits == 1:
+                gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
+            elif is_first:
+                _LOGGER.warning("RayEngine waits for workers: %s", lack(self._ray, self._asks))
         ready = Ready._make(self._ray.get(remote.starting))
         if ready.missing is not None:
             self._is_lost = True  # the file may be there at the next run
@@ -290,17 +289,14 @@ class Session:
     def ask(self, request: Request, before: Asked | None) -> Asked:
         """Asks for the next piece of a lane; in a new run, closing the one before, where the lane moves or begins.
 
-        It also begins anew where its worker got more lanes, and so less memory for each.
-
-        Args:
-            request: The lane and its place. All else follows from the session.
-            before: The latest request of the lane; None if there is no run of it.
+        It also begins anew where its worker got more lanes, and so less memory for each. `before` is the lane's latest
+        request, if there is a run of it; all but the lane and its place follows from that and the session.
         """
         remote, share = self.worker_of(request.lane), self.share_bytes
         is_first = before is None or before.remote is not remote or before.request.ram_budget > share
         if before is None or is_first:
             self.close(before)
-            run = f"{self._name}-{next(self._numbers)}"
+            run = os.urandom(8).hex()
             # The loop waits for the first rows.
             request = request._replace(run=run, ram_budget=share, num_bytes=1, most_bytes=self._most_bytes)
         else:
@@ -316,9 +312,7 @@ class Session:
     def take(self, asked: Asked, context: Context) -> Piece | None:
         """Waits for a piece; None where there is none: the worker has died and is replaced, or the run is over.
 
-        Raises:
-            PlanError: A worker does not see a file of the consumer's disk.
-            WorkerError: Workers do not start, or die again and again.
+        Raises: As `await_workers`.
         """
         remote, began = asked.remote, context.now()
         piece: Piece | None = self._answer(remote, asked.promise, asked.request.lane, context)
@@ -342,34 +336,30 @@ class Session:
         if self._coming is not None:
             self._welcome(scaling, *self._coming, now)
             return
-        count = scaling.look(now, len(self._workers), *self._totals())
-        if count is None:
-            return
+        count = scaling.look(now, len(self._workers), *self._totals()) or len(self._workers)
         if count > len(self._workers):
             self._coming = self._started(count - 1), now
-        else:
+        elif count < len(self._workers):
             self.resize(count)
 
     def _welcome(self, scaling: Scaling, coming: Remote, since: float, now: float) -> None:
         """Deals lanes to a worker that is added once it has started, or goes on without it."""
         ray, most_seconds = self._ray, WAITS_SECONDS[-1]
-        has_come = bool(ray.wait([coming.starting], timeout=0)[0])
-        if not has_come and now - since < most_seconds:
-            return
-        self._coming = None
-        why: str | None = f"did not start within {most_seconds:.0f} s"
-        if has_come:
+        why = f"did not start within {most_seconds:.0f} s"
+        if ray.wait([coming.starting], timeout=0)[0]:
             try:
-                coming.ready = Ready._make(ray.get(coming.starting))
-                missing = coming.ready.missing
-                why = None if missing is None else f"on {coming.ready.host} does not see {missing}"
+                coming.ready = ready = Ready._make(ray.get(coming.starting))
+                why = "" if ready.missing is None else f"on {ready.host} does not see {ready.missing}"
             except ray.exceptions.RayError as error:
                 why = f"failed: {said(error)}"
-        if why is None:
+        elif now - since < most_seconds:
+            return
+        self._coming = None
+        if why:
+            scaling.refused(len(self._workers), why)
+        else:
             self._workers.append(coming)
             self.resize(len(self._workers))
-        else:
-            scaling.refused(len(self._workers), why)
         scaling.begin(now, *self._totals())
 
     def _totals(self) -> tuple[float, int]:

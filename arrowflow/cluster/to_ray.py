@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,40 +13,17 @@ from arrowflow.optional import optional
 def ray_dataset(
     batches: Callable[[], Iterable[pa.RecordBatch]], schema: pa.Schema | None, rows: int | None
 ) -> Any:
-    """Returns a `ray.data.Dataset` of batches, in order.
+    """Returns a `ray.data.Dataset` of the batches of an epoch, in order.
 
-    Args:
-        batches: Returns the batches of an epoch; pickles. It is called in the task that reads.
-        schema: Their schema, if it is known.
-        rows: How many rows they have, if that is known.
+    `batches` pickles, and is called in the task that reads. Schema and number of rows are None where only a run tells.
     """
     data = optional("ray.data", user="to_ray", extra="ray")
-    # With more blocks than tasks Ray would cut the batches.
-    return data.read_datasource(_datasource()(batches, schema, rows), override_num_blocks=1)
-
-
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])
-
-
-@functools.cache
-def _datasource() -> type[Any]:
-    """Makes the class, whose base exists only with Ray."""
-    module = optional("ray.data.datasource", user="to_ray", extra="ray")
+    source = optional("ray.data.datasource", user="to_ray", extra="ray")
     block = optional("ray.data.block", user="to_ray", extra="ray")
+    metadata = block.BlockMetadata(num_rows=rows, size_bytes=None, exec_stats=None, input_files=None)
 
-    class Batches(module.Datasource):  # type: ignore[name-defined]  # known when it runs
+    class Batches(source.Datasource):  # type: ignore[name-defined]  # known when it runs
         """The batches of an epoch, read by one task: in order, and with arrowflow's own threads."""
-
-        def __init__(
-            self,
-            batches: Callable[[], Iterable[pa.RecordBatch]],
-            schema: pa.Schema | None,
-            rows: int | None,
-        ) -> None:
-            self._batches = batches
-            self._schema = schema
-            self._rows = rows
 
         def get_name(self) -> str:
             return "arrowflow"
@@ -56,10 +32,10 @@ def _datasource() -> type[Any]:
             return None  # only a run tells
 
         def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:
-            metadata = block.BlockMetadata(
-                num_rows=self._rows, size_bytes=None, exec_stats=None, input_files=None
-            )
-            batches = self._batches
-            return [module.ReadTask(lambda: map(_table, batches()), metadata, schema=self._schema)]
+            def read() -> Iterator[pa.Table]:
+                return (pa.Table.from_batches([batch]) for batch in batches())
 
-    return Batches
+            return [source.ReadTask(read, metadata, schema=schema)]
+
+    # With more blocks than tasks Ray would cut the batches.
+    return data.read_datasource(Batches(), override_num_blocks=1)

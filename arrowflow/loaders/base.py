@@ -58,8 +58,6 @@ class HandOver(Generic[T]):
 
     Attributes:
         name: Name of the method that made the loader, for errors.
-        make_export: Makes the export kernel.
-        request: The user's arguments.
         collate: The user's function of each batch, or None.
         ahead: Whether a batch is exported before the batch in front of it is delivered.
         arrived: Completes a batch that was exported ahead, when it is delivered; None for nothing to do.
@@ -97,7 +95,6 @@ class ExportDelivery(Generic[T]):
         self._hand_over = hand_over
         self._naming = _Naming(hand_over.name)
         self._prepared = prepared
-        self._owned = prepared.owns_buffers
         schema = prepared.optimised.schema
         # After a `map` without `schema=` only the first batch tells the schema.
         self._export = None if schema is None else self._make_export(schema)
@@ -108,7 +105,9 @@ class ExportDelivery(Generic[T]):
 
     def _make_export(self, schema: pa.Schema) -> Export[T]:
         with self._naming:
-            return self._hand_over.make_export(schema, owned=self._owned, request=self._hand_over.request)
+            return self._hand_over.make_export(
+                schema, owned=self._prepared.owns_buffers, request=self._hand_over.request
+            )
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
         with self._naming:
@@ -167,10 +166,7 @@ class Loader(Reported, Generic[T]):
     """
 
     def __init__(
-        self,
-        prepared: Callable[[], Prepared],
-        counter: EpochCounter,
-        hand_over: HandOver[Any],
+        self, prepared: Callable[[], Prepared], counter: EpochCounter, hand_over: HandOver[Any]
     ) -> None:
         self._prepared = prepared
         self._counter = counter
@@ -193,14 +189,10 @@ class Loader(Reported, Generic[T]):
         return glance_at_run(repr(self), self.stats() if self._progress is not None else None)
 
     def _run(self, prepared: Prepared, counter: EpochCounter | None = None) -> Iterator[T]:
-        """Returns an iterator over the next epoch, or one from the place of a loaded state.
-
-        Its epoch is counted by the counter that is given, else by the loader's own.
-        """
+        """Returns an iterator over the next epoch, or one from the place of a loaded state, counted by the given counter."""
         self._latest_run = prepared
         delivery = ExportDelivery(prepared, self._hand_over)
-        counter = counter or self._counter
-        iterator: Iterator[T] = Iterator(prepared, counter, delivery, self._recording, keeps=True)
+        iterator = Iterator[T](prepared, counter or self._counter, delivery, self._recording, keeps=True)
         self._moved = False
         self._progress = iterator.progress
         # Weak, so that a loop that was left by `break` ends its run although the loader lives on.
@@ -271,18 +263,12 @@ class Loader(Reported, Generic[T]):
         iterator = self._iterator()
         if iterator is not None:
             iterator.__exit__(kind, error, trace)
-        self._let_go()
+        if self._latest_run is not None:
+            self._latest_run.let_go()
 
     def close(self) -> None:
         """Closes the latest iterator, if it is still there, and ends the workers that runs on a cluster share."""
-        iterator = self._iterator()
-        if iterator is not None:
-            iterator.close()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        if self._latest_run is not None:
-            self._latest_run.let_go()
+        self.__exit__(None, None, None)
 
     def _iterator(self) -> Iterator[T] | None:
         return None if self._latest is None else self._latest()

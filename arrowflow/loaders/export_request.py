@@ -80,7 +80,8 @@ def export_request(
     Raises:
         PlanError: An argument has a wrong type or value.
     """
-    if isinstance(dtypes, Mapping) and not _by_name(dtypes):
+    of_all, by_name = (None, dtypes) if isinstance(dtypes, Mapping) else (dtypes, {})
+    if not _has_names(by_name):
         raise PlanError(
             f"{operator}: dtypes is a mapping from names of columns to dtypes, got {shown(dtypes)}"
         )
@@ -88,30 +89,26 @@ def export_request(
         raise PlanError(f"{operator}: lists is 'dense', 'ragged' or 'padded', got {shown(lists)}")
     if not isinstance(strict_zero_copy, bool):
         raise PlanError(f"{operator}: strict_zero_copy is True or False, got {shown(strict_zero_copy)}")
-    if isinstance(null, Mapping) and not _by_name(null):
+    if isinstance(null, Mapping) and not _has_names(null):
         raise PlanError(f"{operator}: null maps names of columns to what becomes of nulls, got {shown(null)}")
     for value in null.values() if isinstance(null, Mapping) else (null,):
         if value is None or isinstance(value, list | tuple | dict | set | np.ndarray):
             raise PlanError(
                 f"{operator}: null is 'error', 'nan', 'mask' or a value to put in place of nulls, got {shown(value)}"
             )
-    of_all, by_name = (None, dtypes) if isinstance(dtypes, Mapping) else (dtypes, {})
-    found = {}
-    for name, dtype in by_name.items():
+
+    def resolved(dtype: Any, before: str = "", after: str = "") -> Dtype:
         try:
-            found[name] = resolve(dtype)
+            return resolve(dtype)
         except PlanError as error:
-            raise PlanError(f"{operator}: dtypes: column {name!r}: {error}") from error
-    try:
-        common = None if of_all is None else resolve(of_all)
-    except PlanError as error:
-        raise PlanError(
-            f"{operator}: dtypes: {error}, or a mapping from names of columns to dtypes"
-        ) from error
+            raise PlanError(f"{operator}: dtypes: {before}{error}{after}") from error
+
     return ExportRequest(
         columns=columns,
-        dtypes=found,
-        dtype=common,
+        dtypes={name: resolved(dtype, f"column {name!r}: ") for name, dtype in by_name.items()},
+        dtype=None
+        if of_all is None
+        else resolved(of_all, after=", or a mapping from names of columns to dtypes"),
         null=dict(null) if isinstance(null, Mapping) else null,
         lists=lists,  # type: ignore[arg-type]  # checked above
         strict_zero_copy=strict_zero_copy,
@@ -121,12 +118,7 @@ def export_request(
 def by_column(request: ExportRequest, schema: pa.Schema, carrier: Dtype | None = None) -> ExportRequest:
     """Returns the request with its dtype of all columns as a dtype of each column that can have it.
 
-    Binaries keep their own dtype: nobody has said what their bytes mean.
-
-    Args:
-        request: The request.
-        schema: The schema of all batches.
-        carrier: The dtype of NumPy that carries the wanted dtype, where NumPy lacks that.
+    Binaries keep their own dtype: nobody has said what their bytes mean. Where NumPy lacks the dtype, `carrier` carries it.
 
     Raises:
         PlanError: No column can have the dtype.
@@ -148,8 +140,8 @@ def by_column(request: ExportRequest, schema: pa.Schema, carrier: Dtype | None =
     return replace(request, dtypes=found, dtype=None)
 
 
-def _by_name(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+def _has_names(value: Mapping[Any, Any]) -> bool:
+    return all(isinstance(name, str) for name in value)
 
 
 def requested_exports(

@@ -7,20 +7,16 @@ Without `jax_enable_x64` 64-bit dtypes become 32-bit, and a whole number that do
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from arrowflow.errors import DataError, SchemaError
-from arrowflow.interchange.to_numpy import NumpyArray
+from arrowflow.errors import DataError
+from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray
 from arrowflow.loaders.export_request import PLAIN, ExportRequest
-from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, aligned_copy, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import Arrays, ArraysExport, aligned_copy, copy_refusal, map_arrays
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
 """The alignment in bytes of memory that JAX uses without a copy on the CPU."""
-
-_KINDS = "biufcV"  # V is bfloat16
-_PERMUTED: Final = "misaligned: the axes of the tensor lie in another order"
-_SHARED: Final = "shared: others may write what JAX takes to never change"
 
 
 class JaxExport(ArraysExport):
@@ -37,44 +33,38 @@ class JaxExport(ArraysExport):
 
     __slots__ = ("_jax", "_on_cpu", "_sharding")
 
+    framework: ClassVar[str] = "a JAX array"
+    kinds: ClassVar[str] = "biufcV"  # V is bfloat16
+    shared: ClassVar[str] = "shared: others may write what JAX takes to never change"
+    fate: ClassVar[str] = (
+        f"zero-copy unless misaligned (not at a multiple of {ALIGNMENT} bytes) or shared with a second column"
+    )
+
+    _copy = staticmethod(aligned_copy)
+
     def __init__(
         self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, sharding: Any = None
     ) -> None:
-        """Decides on every column of `schema`; see `NumpyExport`.
-
-        Args:
-            schema: Schema of all batches to come.
-            owned: Whether nobody else has the memory of a batch.
-            request: The user's requests.
-            sharding: The placement of the parts of global arrays; each process has the rows of its own devices.
+        """Decides on every column; `sharding` places the parts of global arrays.
 
         Raises:
             MissingPackageError: JAX is not installed.
-            SchemaError: No JAX array has the type of a column; the message names a way out.
         """
         jax = self._jax = optional("jax", user="to_jax", extra="jax")
-        canonical = jax.dtypes.canonicalize_dtype
-        super().__init__(schema, _KINDS, "a JAX array", owned=owned, request=request, canonical=canonical)
         self._sharding = sharding
         platform = jax.default_backend() if sharding is None else next(iter(sharding.device_set)).platform
         self._on_cpu = platform == "cpu"
-        if self._strict and self._on_cpu:
-            for column in self._arrays.columns:
-                if not owned or _is_permuted(column.type):
-                    raise SchemaError(copy_refusal(column.name, _PERMUTED if owned else _SHARED))
+        canonical = jax.dtypes.canonicalize_dtype
+        super().__init__(schema, owned=owned, request=request, canonical=canonical)
 
-    def explain(self) -> list[str]:
-        if not self._on_cpu:
-            return self._arrays.describe("zero-copy on the host, copied to the device")
-        if not self._owned:
-            return self._arrays.describe(f"copied: {_SHARED}")
-        lines = self._arrays.describe(
-            f"zero-copy unless misaligned (not at a multiple of {ALIGNMENT} bytes) or shared with a second column"
-        )
-        return [
-            column.describe(f"copied: {_PERMUTED}") if _is_permuted(column.type) else line
-            for line, column in zip(lines, self._arrays.columns, strict=True)
-        ]
+    def _fate(self, column: ColumnExport) -> str:
+        return super()._fate(column) if self._on_cpu else "zero-copy on the host, copied to the device"
+
+    def _copied(self, column: ColumnExport) -> str:
+        order = list(getattr(column.type, "permutation", None) or ())
+        if self._on_cpu and self._owned and order != sorted(order):
+            return "misaligned: the axes of the tensor lie in another order"
+        return super()._copied(column) if self._on_cpu else ""
 
     def _made(self, arrays: Arrays) -> Arrays:
         if self._on_cpu:
@@ -87,11 +77,7 @@ class JaxExport(ArraysExport):
     def _own(self, name: str, array: NumpyArray) -> NumpyArray:
         if self._strict and array.ctypes.data % ALIGNMENT:
             raise DataError(copy_refusal(name, f"misaligned: JAX takes memory aligned to {ALIGNMENT} bytes"))
-        if array.flags.writeable:
-            return array
-        if self._strict:
-            raise DataError(copy_refusal(name, ALIASED))
-        return aligned_copy(array)
+        return super()._own(name, array)
 
     def _placed(self, name: str, array: NumpyArray) -> Any:
         try:
@@ -101,8 +87,3 @@ class JaxExport(ArraysExport):
                 f"column {name!r}: an array of shape {array.shape} cannot be laid out as {self._sharding}: {error}; "
                 "batches whose rows the devices can share come from batch(n, drop_remainder=True)"
             ) from error
-
-
-def _is_permuted(kind: Any) -> bool:
-    order = list(getattr(kind, "permutation", None) or ())
-    return order != sorted(order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,7 @@ Arrays = dict[str, Any]
 Given = tuple[ColumnExport, Any]
 """The export of a column, and the column."""
 
-ALIASED: Final = "shared: a second column, or somebody else, has the memory"
-"""The reason to copy a column for a consumer that needs memory which nobody else writes."""
+_ALIASED: Final = "shared: a second column, or somebody else, has the memory"
 
 Slicer = Callable[[int, int], Arrays]
 """Gives the arrays of the rows from `start` to before `stop` of a converted chunk."""
@@ -48,7 +47,7 @@ class NumpyExport:
         ['x: float -> float32: zero-copy, read-only', 'up: bool -> bool: copied: bit-packed in Arrow']
     """
 
-    __slots__ = ("_by_slice", "_names", "_numbers", "_owned", "_strict", "columns")
+    __slots__ = ("_by_slice", "_numbers", "_owned", "_strict", "columns")
 
     columns: tuple[ColumnExport, ...]
 
@@ -71,14 +70,12 @@ class NumpyExport:
         exports = requested_exports(schema, request, canonical)
         self.columns = tuple(column for _, column in exports)
         self._numbers = [number for number, _ in exports]
-        self._names = [column.name for column in self.columns]
         self._by_slice = any(column.by_slice for column in self.columns)
         self._owned = owned
         self._strict = request.strict_zero_copy
-        if self._strict:
-            for column in self.columns:
-                if column.copied is not None:
-                    raise SchemaError(copy_refusal(column.name, column.copied))
+        for column in self.columns:
+            if self._strict and column.copied is not None:
+                raise SchemaError(copy_refusal(column.name, column.copied))
 
     def __call__(self, batch: Any) -> Arrays:
         """Returns the arrays of a batch.
@@ -106,9 +103,8 @@ class NumpyExport:
 
         def mixed(start: int, stop: int) -> Arrays:
             sliced = self._convert((export, column.slice(start, stop - start)) for export, column in rest)
-            return {
-                name: sliced[name] if name in sliced else arrays[name][start:stop] for name in self._names
-            }
+            names = (column.name for column in self.columns)
+            return {name: sliced[name] if name in sliced else arrays[name][start:stop] for name in names}
 
         return mixed
 
@@ -150,49 +146,50 @@ class NumpyExport:
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or the reason for a copy."""
         access = "writable unless a second column has the buffer" if self._owned else "read-only"
-        return self.describe(f"zero-copy, {access}")
+        return self.describe(lambda column: f"zero-copy, {access}")
 
-    def describe(self, views: str) -> list[str]:
-        """Returns one line per column, with `views` for views of Arrow's memory."""
-        notes = not views.startswith("copied")
+    def describe(self, fate: Callable[[ColumnExport], str]) -> list[str]:
+        """Returns one line per column, with the fate of each view of Arrow's memory."""
+        fates = (f"copied: {column.copied}" if column.copied else fate(column) for column in self.columns)
         return [
-            column.describe(f"copied: {column.copied}" if column.copied else views + column.note * notes)
-            for column in self.columns
+            column.describe(text if text.startswith("copied") else text + column.note)
+            for column, text in zip(self.columns, fates, strict=True)
         ]
 
 
 class ArraysExport:
-    """Turns record batches into what a framework makes of their arrays: the base of other exports."""
+    """Turns record batches into what a framework makes of their arrays: the base of other exports.
+
+    Raises `SchemaError` for a column whose dtype the framework lacks, as `NumpyExport` does; the message names a way out.
+    """
 
     __slots__ = ("_arrays", "_owned", "_strict")
 
-    def __init__(
-        self,
-        schema: Any,
-        kinds: str,
-        framework: str,
-        *,
-        owned: bool,
-        request: ExportRequest,
-        canonical: Canonical = None,
-    ) -> None:
-        """Decides on every column of `schema`; see `NumpyExport`.
+    framework: ClassVar[str]
+    """The framework's arrays, for errors."""
+    kinds: ClassVar[str] = "biufc"
+    """The kinds of dtypes that it has (`dtype.kind`), in the usual widths."""
+    shared: ClassVar[str]
+    """The reason to copy memory that somebody else has."""
+    fate: ClassVar[str] = "zero-copy unless misaligned or shared with a second column"
+    """The fate of other memory, for `explain`."""
 
-        Raises:
-            SchemaError: The framework has none of a column's dtype, which is of none of these kinds (`dtype.kind`), or of
-                another width; the message names a way out.
-        """
+    def __init__(
+        self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, canonical: Canonical = None
+    ) -> None:
         self._arrays = NumpyExport(schema, owned=owned, request=request, canonical=canonical)
         self._owned = owned
         self._strict = request.strict_zero_copy
         for column in self._arrays.columns:
             dtype = column.dtype
-            if dtype.kind not in kinds:
-                raise SchemaError(refusal(column.name, column.type, framework))
+            if dtype.kind not in self.kinds:
+                raise SchemaError(refusal(column.name, column.type, self.framework))
             if not dtype.isnative or dtype.itemsize > (16 if dtype.kind == "c" else 8):
                 raise SchemaError(
-                    f"column {column.name!r} makes an array of {dtype.str}, which {framework} cannot hold; name another dtype"
+                    f"column {column.name!r} makes an array of {dtype.str}, which {self.framework} cannot hold; name another dtype"
                 )
+            if self._strict and (why := self._copied(column)):
+                raise SchemaError(copy_refusal(column.name, why))
 
     def __call__(self, batch: Any) -> Any:
         return self._made(self._arrays(batch))
@@ -204,7 +201,27 @@ class ArraysExport:
 
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or the reason for a copy."""
-        raise NotImplementedError
+        return self._arrays.describe(self._fate)
+
+    def _fate(self, column: ColumnExport) -> str:
+        why = self._copied(column)
+        return f"copied: {why}" if why else self.fate
+
+    def _copied(self, column: ColumnExport) -> str:
+        """Returns why all arrays of a column are copied, although they are views; nothing if they are not."""
+        return "" if self._owned else self.shared
+
+    @staticmethod
+    def _copy(array: NumpyArray) -> NumpyArray:
+        return array.copy()
+
+    def _own(self, name: str, array: NumpyArray) -> NumpyArray:
+        """Returns an array in memory that nobody else has."""
+        if array.flags.behaved:
+            return array
+        if self._strict:
+            raise DataError(copy_refusal(name, _ALIASED if array.flags.aligned else "misaligned"))
+        return self._copy(array)
 
     def _made(self, arrays: Arrays) -> Any:
         raise NotImplementedError

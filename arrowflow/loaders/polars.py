@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -47,12 +48,7 @@ class PolarsExport:
     __slots__ = ("_columns", "_extensions", "_schema")
 
     def __init__(self, schema: Any, *, owned: bool = False, request: ExportRequest = PLAIN) -> None:
-        """Decides on every column of `schema`; `owned` has no effect here.
-
-        Args:
-            schema: Schema of all batches to come.
-            owned: Whether nobody else has the memory of a batch.
-            request: The user's requests: columns.
+        """Decides on every column of `schema`; only the columns of the request have an effect here.
 
         Raises:
             PlanError: A column is unknown.
@@ -64,7 +60,11 @@ class PolarsExport:
             check_known("columns", columns, schema.names)
             schema = pa.schema([schema.field(name) for name in columns])
         for field in schema:
-            _check(field.name, field.type)
+            for part, (refused, remedy) in itertools.product(_parts(field.type), _REFUSED.items()):
+                if str(part).startswith(refused):
+                    raise SchemaError(
+                        f"column {field.name!r} has type {field.type}, which Polars cannot hold; {remedy}"
+                    )
         self._schema = schema
         self._extensions = [
             i for i, field in enumerate(schema) if isinstance(field.type, pa.BaseExtensionType)
@@ -85,13 +85,6 @@ class PolarsExport:
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or the reason for a copy."""
         return [f"{field.name}: {field.type}: {_fate(field.type)}" for field in self._schema]
-
-
-def _check(name: str, kind: Any) -> None:
-    for part in _parts(kind):
-        for refused, remedy in _REFUSED.items():
-            if str(part).startswith(refused):
-                raise SchemaError(f"column {name!r} has type {kind}, which Polars cannot hold; {remedy}")
 
 
 def _fate(kind: Any) -> str:

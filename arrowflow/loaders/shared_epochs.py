@@ -25,10 +25,7 @@ class SharedEpochs(EpochCounter):
     A copy that comes back to the process of the original is the original itself. So a batch that tells of its epoch, see
     `worker_batch`, also tells the dataset from which the count began.
 
-    Args:
-        begins: The place where the next pass begins.
-        dataset: The counter of the dataset, in the process of the original.
-        path: The file of the original; None makes one.
+    The original makes the file, and knows the counter of the dataset; copies are given its path.
 
     Examples:
         >>> import pickle

@@ -7,12 +7,12 @@ own, so an array that others share is copied before. Batches pass through `tf.da
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from arrowflow.errors import ArrowflowError, PlanError, SchemaError
-from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray, Ragged, is_ragged, refusal
+from arrowflow.interchange.to_numpy import ColumnExport, Ragged, is_ragged, refusal
 from arrowflow.loaders.base import Loader
 from arrowflow.loaders.export_request import PLAIN, ExportRequest
 from arrowflow.loaders.numpy import Arrays, ArraysExport, aligned_copy, map_arrays
@@ -25,23 +25,29 @@ from arrowflow.run import Prepared
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_KINDS = "biufcVO"  # V is bfloat16, O are texts
-
 
 class TfExport(ArraysExport):
     """Turns record batches of one schema into dicts of what TensorFlow makes tensors of; ragged lists into its own."""
 
     __slots__ = ("_ragged", "_tf")
 
+    framework: ClassVar[str] = "a tensor of TensorFlow"
+    kinds: ClassVar[str] = "biufcVO"  # V is bfloat16, O are texts
+    shared: ClassVar[str] = "shared: TensorFlow takes memory for its own"
+    fate: ClassVar[str] = (
+        "zero-copy unless misaligned (not at a multiple of 64 bytes) or shared with a second column"
+    )
+
+    _copy = staticmethod(aligned_copy)
+
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
-        """Decides on every column of `schema`; see `NumpyExport`.
+        """Decides on every column.
 
         Raises:
             MissingPackageError: TensorFlow is not installed.
-            SchemaError: No tensor has the type of a column; the message names a way out.
         """
         self._tf = optional("tensorflow", user="to_tf", extra="tf")
-        super().__init__(schema, _KINDS, "a tensor of TensorFlow", owned=owned, request=request)
+        super().__init__(schema, owned=owned, request=request)
         self._ragged = request.lists == "ragged"
 
     def spec(self, rows: int | None) -> dict[str, tf.TypeSpec]:
@@ -53,23 +59,15 @@ class TfExport(ArraysExport):
         try:
             dtype = tf.string if column.dtype.kind == "O" else tf.as_dtype(column.dtype)
         except TypeError as error:
-            raise SchemaError(refusal(column.name, column.type, "a tensor of TensorFlow")) from error
+            raise SchemaError(refusal(column.name, column.type, self.framework)) from error
         if self._ragged and is_ragged(column.type):
             return tf.RaggedTensorSpec(shape, dtype, ragged_rank=1, row_splits_dtype=tf.int64)
         return tf.TensorSpec(shape, dtype)
 
-    def explain(self) -> list[str]:
-        if not self._owned:
-            return self._arrays.describe("copied: shared: TensorFlow takes memory for its own")
-        return self._arrays.describe(
-            "zero-copy unless misaligned (not at a multiple of 64 bytes) or shared with a second column"
-        )
-
     def _made(self, arrays: Arrays) -> Arrays:
-        arrays = map_arrays(arrays, _own)
         return {
             name: self._tensor(array) if isinstance(array, Ragged) else array
-            for name, array in arrays.items()
+            for name, array in map_arrays(arrays, self._own).items()
         }
 
     def _tensor(self, lists: Ragged) -> tf.RaggedTensor:
@@ -77,17 +75,8 @@ class TfExport(ArraysExport):
         return self._tf.RaggedTensor.from_row_splits(lists.values, offsets, validate=False)
 
 
-def _own(name: str, array: NumpyArray) -> NumpyArray:
-    return array if array.flags.writeable else aligned_copy(array)
-
-
 def tf_dataset(prepared: Prepared, request: ExportRequest, loader: Loader[Arrays]) -> tf.data.Dataset:
-    """Returns the batches of a loader, whose next epoch each iteration runs.
-
-    Args:
-        prepared: The plan of the loader.
-        request: The rest is left to the loader.
-        loader: The loader.
+    """Returns the batches of a loader of this plan, whose next epoch each iteration runs.
 
     Raises:
         PlanError: Only running the pipeline tells the schema.

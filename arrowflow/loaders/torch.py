@@ -9,15 +9,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.dtypes import check_bfloat16, dtype_named
-from arrowflow.interchange.to_numpy import NumpyArray, Ragged
+from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray, Ragged
 from arrowflow.loaders.export_request import PLAIN, ExportRequest, by_column
-from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, copy_refusal
+from arrowflow.loaders.numpy import Arrays, ArraysExport
 from arrowflow.optional import optional
 
-_KINDS = "biufc"
-_SHARED: Final = "shared: PyTorch has no read-only tensors"
 BFLOAT16: Final = "bfloat16"
 """The dtype that NumPy lacks: tensors of it are made from arrays of other dtypes."""
 
@@ -55,56 +52,47 @@ class TorchExport(ArraysExport):
         tensor([1.5000, 2.0000], dtype=torch.float64)
     """
 
-    __slots__ = ("_bfloats", "_from_numpy", "_plain", "_torch")
+    __slots__ = ("_bfloats", "_from_numpy", "_is_plain", "_torch")
 
-    views: ClassVar[bool] = True
-    """Whether tensors are views of arrays, where these are of memory that a batch owns."""
+    framework: ClassVar[str] = "a PyTorch tensor"
+    shared: ClassVar[str] = "shared: PyTorch has no read-only tensors"
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
-        """Decides on every column of `schema`; see `NumpyExport`.
+        """Decides on every column.
 
         Raises:
             MissingPackageError: PyTorch is not installed.
-            SchemaError: No tensor has the type of a column; the message names a way out.
         """
         request = by_column(request, schema, np.dtype(np.float32) if request.dtype == BFLOAT16 else None)
+        # Whether a column holds the bits of bfloat16, in binaries of two bytes. An unknown one is refused later.
+        types = {field.name: field.type for field in schema}
         self._bfloats = {
-            name: _bits(schema, name) for name, dtype in request.dtypes.items() if dtype == BFLOAT16
+            name: types.get(name) == pa.binary(2)
+            for name, dtype in request.dtypes.items()
+            if dtype == BFLOAT16
         }
         carried = {name: np.dtype(np.uint16 if bits else np.float32) for name, bits in self._bfloats.items()}
         request = replace(request, dtypes={**request.dtypes, **carried})
-        super().__init__(schema, _KINDS, "a PyTorch tensor", owned=owned, request=request)
+        super().__init__(schema, owned=owned, request=request)
         self._torch = optional("torch", user="to_torch", extra="torch")
         self._from_numpy: Callable[[NumpyArray], Any] = self._torch.from_numpy
-        self._plain = not (self._bfloats or request.lists == "ragged")
-        if self._strict:
-            for column in self._arrays.columns:
-                if not owned or not self._bfloats.get(column.name, True):
-                    raise SchemaError(copy_refusal(column.name, "dtype" if owned else _SHARED))
+        # Whether tensors are views of arrays, where these are of memory that a batch owns.
+        self._is_plain = not (self._bfloats or request.lists == "ragged")
 
     def chunk(self, batch: Any) -> Callable[[int, int], dict[str, Any]]:
-        arrays = self._arrays.whole(batch) if self._plain and self.views else None
+        arrays = self._arrays.whole(batch) if self._is_plain else None
         if arrays is not None and all(array.flags.behaved for array in arrays.values()):
             # Each slice is a tensor of its own. Views of one tensor would count each other's changes for autograd.
             from_numpy, items = self._from_numpy, tuple(arrays.items())
             return lambda start, stop: {name: from_numpy(array[start:stop]) for name, array in items}
         return super().chunk(batch)
 
-    def explain(self) -> list[str]:
-        views = f"copied: {_SHARED}"
-        if self._owned:
-            views = "zero-copy unless misaligned or shared with a second column"
-        lines = self._arrays.describe(views)
-        return [
-            line if self._bfloats.get(column.name, True) else column.describe("copied: dtype: bfloat16")
-            for line, column in zip(lines, self._arrays.columns, strict=True)
-        ]
+    def _copied(self, column: ColumnExport) -> str:
+        return super()._copied(column) if self._bfloats.get(column.name, True) else "dtype: bfloat16"
 
     def _made(self, arrays: Arrays) -> dict[str, Any]:
-        put = self._put
-        if self._plain:
-            return {name: put(name, array) for name, array in arrays.items()}
-        return {name: self._tensor(name, array) for name, array in arrays.items()}
+        make = self._put if self._is_plain else self._tensor
+        return {name: make(name, array) for name, array in arrays.items()}
 
     def _tensor(self, name: str, array: Any) -> Any:
         if isinstance(array, Ragged):
@@ -123,17 +111,4 @@ class TorchExport(ArraysExport):
         return tensor.to(self._torch.bfloat16)
 
     def _put(self, name: str, array: NumpyArray) -> Any:
-        if not array.flags.behaved:
-            if self._strict:
-                raise DataError(copy_refusal(name, ALIASED if array.flags.aligned else "misaligned"))
-            array = array.copy()
-        return self._from_numpy(array)
-
-
-def _bits(schema: Any, name: str) -> bool:
-    """Whether a column holds the bits of bfloat16, in binaries of two bytes."""
-    number = schema.get_field_index(name)
-    if number < 0:
-        return False  # refused later, with a better message
-    kind = schema.field(number).type
-    return bool(kind == pa.binary(2))
+        return self._from_numpy(self._own(name, array))

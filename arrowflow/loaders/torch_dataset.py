@@ -27,11 +27,8 @@ from arrowflow.run import Prepared
 T = TypeVar("T")
 _LOGGER: Final = logging.getLogger("arrowflow")
 _FINISHED, _SNAPSHOT, _SINCE = "_iterator_finished", "_snapshot", "_steps_since_snapshot"
-_WITHOUT_WORKERS, _IN_WORKERS = (
-    ("dataset_state",),
-    (_SNAPSHOT, "_worker_snapshots", "worker_0", "dataset_state"),
-)
-"""Where the state of a `StatefulDataLoader` has that of the dataset."""
+_IN_WORKERS = (_SNAPSHOT, "_worker_snapshots", "worker_0", "dataset_state")
+"""Where the state of a `StatefulDataLoader` has that of the dataset; without workers in the last one alone."""
 
 
 def prepared_in_worker(prepares: Callable[[], Prepared]) -> Prepared:
@@ -50,14 +47,7 @@ def prepared_in_worker(prepares: Callable[[], Prepared]) -> Prepared:
 
 
 class TorchDataset(Loader[T]):
-    """Batches of a dataset for `torch.utils.data.DataLoader`. Made by `Dataset.to_torch_dataset`.
-
-    Args:
-        prepared: Prepares the pipeline, in this process.
-        in_worker: Prepares it in a worker.
-        counter: Where the next pass begins, in this process or in workers.
-        hand_over: How batches are handed over.
-    """
+    """Batches of a dataset for `torch.utils.data.DataLoader`. Made by `Dataset.to_torch_dataset`."""
 
     def __init__(
         self,
@@ -108,14 +98,14 @@ class TorchDataset(Loader[T]):
         counter, begun = self._counter, self._counter.begins
         run = self._run(self._in_worker(), EpochCounter(begun))
         convert: Callable[[Any], Any] = _data()._utils.collate.default_convert
-        told: set[str] = set()
+        told: list[str] = []
 
         def tell() -> None:
             """Logs which functions hold the interpreter lock, once it is known: here nobody asks for `explain()`."""
-            lines = () if told else tuple(locked(run.stats().stages))
-            told.update(lines)
-            for line in lines:
-                _LOGGER.warning("in the worker of a DataLoader: %s", line)
+            if not told:
+                told.extend(locked(run.stats().stages))
+                for line in told:
+                    _LOGGER.warning("in the worker of a DataLoader: %s", line)
 
         def sent(batch: Any) -> Any:
             number = run.progress.delivered
@@ -203,7 +193,7 @@ def _of_dataset(state: Mapping[str, Any]) -> Mapping[str, Any]:
             "snapshot_every_n_steps=1, or load it into a StatefulDataLoader with the same num_workers"
         )
     found: Any = state
-    for key in _IN_WORKERS if _SNAPSHOT in state else _WITHOUT_WORKERS:
+    for key in _IN_WORKERS if _SNAPSHOT in state else _IN_WORKERS[-1:]:
         found = found[key]
     return cast("Mapping[str, Any]", found)
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from arrowflow.errors import PlanError, SchemaError, shown
-from arrowflow.interchange.to_numpy import NumpyArray
+from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray
 from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.loaders.numpy import Arrays
 from arrowflow.loaders.torch import TorchExport
@@ -49,8 +49,16 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
         return None
     if strict_zero_copy:
         raise PlanError(f"{operator}: strict_zero_copy=True contradicts pin_memory= and device=, which copy")
+    if found.type == "mps" and pin_memory:
+        raise PlanError(
+            f"{operator}: pin_memory=True is for CUDA; leave it out with device='mps', which shares the CPU's memory"
+        )
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise PlanError(
+            f"{operator}: device='mps' needs Metal on a Mac, which PyTorch does not find here; scripts for several kinds "
+            "of machines ask torch.backends.mps.is_available()"
+        )
     if found.type == "mps":
-        _check_mps(torch, operator, pin_memory=pin_memory)
         return str(found)
     if not torch.cuda.is_available():
         raise PlanError(
@@ -64,29 +72,14 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
     return None if found.type == "cpu" else str(found)
 
 
-def _check_mps(torch: Any, operator: str, *, pin_memory: bool) -> None:
-    if pin_memory:
-        raise PlanError(
-            f"{operator}: pin_memory=True is for CUDA; leave it out with device='mps', which shares the CPU's memory"
-        )
-    if not torch.backends.mps.is_available():
-        raise PlanError(
-            f"{operator}: device='mps' needs Metal on a Mac, which PyTorch does not find here; scripts for several kinds "
-            "of machines ask torch.backends.mps.is_available()"
-        )
-
-
 def _parsed(torch: Any, operator: str, device: Any) -> Any:
+    expected = f"{operator}: device is 'cpu', 'mps' or 'cuda' or one like 'cuda:1', got {shown(device)}"
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise PlanError(
-            f"{operator}: device is 'cpu', 'mps' or 'cuda' or one like 'cuda:1', got {shown(device)}: {error}"
-        ) from error
+        raise PlanError(f"{expected}: {error}") from error
     if found.type not in {"cpu", "cuda", "mps"}:
-        raise PlanError(
-            f"{operator}: device is 'cpu', 'mps' or 'cuda' or one like 'cuda:1', got {shown(device)}; a collate moves batches elsewhere"
-        )
+        raise PlanError(f"{expected}; a collate moves batches elsewhere")
     return found
 
 
@@ -94,15 +87,15 @@ class PinnedExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors in page-locked memory."""
 
     __slots__ = ("_dtypes",)
-    views = False
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest) -> None:
         # `owned` does not matter: the memory is only read.
         super().__init__(schema, owned=False, request=request)
+        self._is_plain = False
         self._dtypes: dict[Any, Any] = {}
 
-    def explain(self) -> list[str]:
-        return self._arrays.describe("copied: to page-locked memory")
+    def _copied(self, column: ColumnExport) -> str:
+        return "to page-locked memory"
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         dtype = self._dtypes.get(array.dtype)
@@ -150,22 +143,15 @@ class CudaExport(PinnedExport):
     __slots__ = ("_current_stream", "_device", "_stream")
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest, device: str) -> None:
-        """Decides on every column of `schema`; see `TorchExport`.
-
-        Args:
-            schema: Schema of all batches to come.
-            owned: Whether nobody else has the memory of a batch.
-            request: The user's requests.
-            device: Name of the device; a name without a number means the current device.
-        """
+        """Decides on every column. A name of a device without a number means the current one."""
         super().__init__(schema, owned=owned, request=request)
         cuda = self._torch.cuda
         self._device = device if ":" in device else f"{device}:{cuda.current_device()}"
         self._stream = _copy_stream(self._device)
         self._current_stream = functools.partial(cuda.current_stream, self._device)
 
-    def explain(self) -> list[str]:
-        return self._arrays.describe(f"copied: to page-locked memory, and from there to {self._device}")
+    def _copied(self, column: ColumnExport) -> str:
+        return f"{super()._copied(column)}, and from there to {self._device}"
 
     def _made(self, arrays: Arrays) -> Any:
         with self._torch.cuda.stream(self._stream):
@@ -182,16 +168,15 @@ class MpsExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors on Apple's device."""
 
     __slots__ = ("_device",)
-    views = False
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest, device: str) -> None:
-        """Decides on every column of `schema`; see `TorchExport`.
+        """Decides on every column.
 
         Raises:
             SchemaError: A column has numbers of 64 bits with fractions, which the device lacks.
         """
         super().__init__(schema, owned=owned, request=request)
-        self._device = device
+        self._is_plain, self._device = False, device
         for column in self._arrays.columns:
             if column.dtype in (np.float64, np.complex128):
                 raise SchemaError(
@@ -199,8 +184,8 @@ class MpsExport(TorchExport):
                     'dtypes="float32", or cast it before'
                 )
 
-    def explain(self) -> list[str]:
-        return self._arrays.describe(f"copied: to {self._device}")
+    def _copied(self, column: ColumnExport) -> str:
+        return f"to {self._device}"
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         # The copy is over when `to` returns, so nothing refers to Arrow's memory any more.

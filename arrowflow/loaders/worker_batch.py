@@ -17,6 +17,7 @@ import functools
 import math
 import os
 import sys
+import traceback
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, Final
 
@@ -45,11 +46,6 @@ class CountedBatch:
     """The second batch of a pass. It counts the epoch when it arrives in the process that asked for it.
 
     A worker makes batches before anybody asks for them. So it cannot tell itself whether its pass is more than a look.
-
-    Args:
-        batch: The batch, which arrives alone.
-        counter: Counts the epoch.
-        begun: Where the pass began.
     """
 
     def __init__(self, batch: Any, counter: EpochCounter, begun: PassStart) -> None:
@@ -60,20 +56,15 @@ class CountedBatch:
 
 
 def _counted(batch: Any, counter: EpochCounter, begun: PassStart) -> Any:
-    """Counts the epoch, unless PyTorch receives the batch only to throw it away."""
-    if not _is_reset():
+    """Counts the epoch, unless PyTorch receives the batch only to throw it away.
+
+    Where persistent workers begin a pass (`_reset`), batches that they made for the pass before are received first.
+    """
+    callers = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
+    names = ((frame.f_code.co_name, frame.f_globals.get("__name__", "")) for frame in callers)
+    if not any(name == "_reset" and module.startswith("torch") for name, module in names):
         counter.count(begun, elsewhere=True)
     return batch
-
-
-def _is_reset() -> bool:
-    """Whether persistent workers begin a pass. Batches that they made for the pass before are received first."""
-    frame = sys._getframe().f_back
-    while frame is not None:
-        if frame.f_code.co_name == "_reset" and frame.f_globals["__name__"].startswith("torch"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _reduced(batch: WorkerBatch) -> tuple[Any, ...]:
@@ -115,7 +106,7 @@ def _outbox(process: int) -> tuple[Worker, Outbox]:
 
 
 def _fits(torch: Any, value: Any) -> bool:
-    """Returns whether a value is a tensor like an array, of memory that it shares with no other process."""
+    """Whether a value is a tensor like an array, of memory that it shares with no other process."""
     return (
         type(value) is torch.Tensor
         and value.is_cpu

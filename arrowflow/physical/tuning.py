@@ -296,7 +296,7 @@ class WorkerStatistics:
         rows: Rows in them.
         bytes: Bytes in them.
         waited_seconds: Seconds that its answers were waited for, summed over lanes.
-        stages: Its stages, the most downstream first, summed over lanes. It tells of them a few times a second, so those
+        stages: Its stages, the most downstream first, summed over lanes. It tells of them with each piece, so those
             of a lane that goes on, or that was left, may lack the latest part.
     """
 

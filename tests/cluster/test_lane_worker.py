@@ -17,8 +17,8 @@ import pytest
 import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.lane_worker import KEPT_NAMES, LaneWorker, Piece, Request
+from arrowflow.cluster.on_cluster import packed
 from arrowflow.cluster.parts import Joined, Kept
-from arrowflow.cluster.remote_lane import packed
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.workers import cores
 from arrowflow.observe.timeline import Timeline

@@ -12,17 +12,16 @@ a first batch, on one rank alone, leaves the others out of it.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from arrowflow.errors import RankError, said
-from arrowflow.kernels.context import Context
+from arrowflow.errors import PlanError, RankError, said, shown
 from arrowflow.kernels.items import PAUSE, Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.ranks.coordinator import Coordinator
 from arrowflow.ops.ranks.steps import no_step
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.position import Position, lanes_in, settled
@@ -32,6 +31,65 @@ GROWTH = 4
 """The most steps that ranks agree on at once, and the largest ratio to the steps before."""
 HELD_IN_BUDGET = 8
 """The part of the byte budget that batches may take which are held back."""
+
+
+@runtime_checkable
+class Coordinator(Protocol):
+    """The means by which ranks agree. `torch.distributed`'s process groups need no class of their own."""
+
+    def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Returns, for each place, the least of the numbers that all ranks give. Waits for all of them.
+
+        Called in `next()`, on its thread, equally often on all ranks.
+        """
+
+
+def coordinator_of(given: Any, world_size: int) -> Coordinator | None:
+    """Returns the coordinator that a user gave, one of their own or for a process group of PyTorch; else the default group.
+
+    The default group is taken where it is initialised, and as large as the plan is split.
+
+    Raises:
+        PlanError: It is neither.
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    if given is None:
+        ready = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        return TorchCoordinator() if ready and 1 < world_size == distributed.get_world_size() else None
+    if isinstance(given, Coordinator):
+        return given
+    if distributed is not None and isinstance(given, distributed.ProcessGroup):
+        return TorchCoordinator(given)
+    raise PlanError(
+        "split_by_rank: coordinator is a process group of torch.distributed, or an object with a method "
+        f"all_min(numbers), got {shown(given)}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TorchCoordinator(Coordinator):
+    """Reductions in a process group of PyTorch, which nothing else may use at the same time.
+
+    Without a group it is that of all processes, and pickles: the group is looked up when it is used.
+    """
+
+    group: Any = None
+
+    def __str__(self) -> str:
+        return (
+            "the default process group of torch.distributed"
+            if self.group is None
+            else "the given process group"
+        )
+
+    def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
+        import torch
+        from torch import distributed
+
+        device = torch.device("cuda" if distributed.get_backend(self.group) == "nccl" else "cpu")
+        values = torch.tensor(numbers, dtype=torch.int64, device=device)
+        distributed.all_reduce(values, distributed.ReduceOp.MIN, group=self.group)
+        return [int(value) for value in values.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +115,13 @@ class AgreedSteps(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         most_bytes = options.ram_budget // HELD_IN_BUDGET
-        does = (
-            "agrees with the other ranks where to end"
-            if self.ends
-            else "compares its epoch with the other ranks"
-        )
-
-        def make(context: Context) -> SerialKernel:
-            return (
-                AgreedStepsKernel(self.coordinator, most_bytes)
-                if self.ends
-                else SameEpochKernel(self.coordinator)
-            )
-
+        agrees = "agrees with the other ranks where to end"
+        does = agrees if self.ends else "compares its epoch with the other ranks"
         return (
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=make,
+                make=lambda context: AgreedStepsKernel(self.coordinator, most_bytes, ends=self.ends),
                 splits=self.ends,
                 has_position=False,
                 facts=lambda: (f"{does}, by {self.coordinator}",),
@@ -82,84 +129,22 @@ class AgreedSteps(RowOperator):
         )
 
 
-class SameEpochKernel(SerialKernel):
-    """Compares the epochs of all ranks before the second step of a run.
-
-    Args:
-        coordinator: The means by which ranks compare them.
-    """
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-        self._epoch = 0
-        self._steps = 0
-
-    def open(self, position: Position, epoch: int) -> Position:
-        self._epoch = epoch
-        return position
-
-    def push(self, item: Item) -> Iterator[Item]:
-        if item.chunk.num_rows:
-            self._steps += 1
-            if self._steps == 2:
-                yield PAUSE
-                agreed(self._coordinator, self._epoch, None, 0)
-        yield item
-
-
-def agreed(coordinator: Coordinator, epoch: int, step: int | None, steps: int) -> tuple[int, int]:
-    """Returns the steps of the rank that has the fewest of all, and of the one that has the most.
-
-    Args:
-        coordinator: The means by which ranks agree.
-        epoch: The epoch of this rank.
-        step: Its next step; None to compare only the epoch.
-        steps: How many steps it has.
-
-    Raises:
-        RankError: Another rank failed, or is at another place.
-    """
-    place = (epoch << 32) + (step or 0)
-    try:
-        least, most, fewest, longest = coordinator.all_min([place, -place, steps, -steps])
-    except Exception as error:
-        on = "on the epoch" if step is None else f"on the steps after step {step:,}"
-        raise RankError(
-            f"the ranks could not agree {on} ({said(error)}): another rank failed, ended, or did not answer in time; look at "
-            "its error, and start all ranks again from their last states"
-        ) from error
-    if least != -most:
-        here, there = (
-            f"in epoch {place >> 32}" + ("" if step is None else f" at step {place % (1 << 32):,}")
-            for place in (place, -most if least == place else least)
-        )
-        raise RankError(
-            f"this rank is {here}, another one {there}; all ranks have to make the same steps of the same epoch: call set_epoch "
-            "on all of them, and load states of the same step"
-        )
-    return fewest, -longest
-
-
 class AgreedStepsKernel(SerialKernel):
-    """Holds batches back until all ranks have them.
+    """Holds batches back until all ranks have them; or passes them on, and compares epochs before the second one."""
 
-    Args:
-        coordinator: The means by which ranks agree.
-        most_bytes: Bytes of batches to hold back.
-    """
-
-    def __init__(self, coordinator: Coordinator, most_bytes: int) -> None:
+    def __init__(self, coordinator: Coordinator, most_bytes: int, *, ends: bool) -> None:
         self._coordinator = coordinator
         self._most_bytes = most_bytes
+        self._ends = ends
         self._epoch = 0
-        self._number = 0  # of the next step
+        self._number = 0  # of the next step, in this run where only epochs are compared
         self._wanted = 1
         self._held: deque[Item] = deque()
         self._num_bytes = 0
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores the number of steps; all ranks resume at the same one."""
-        lanes = lanes_in(settled(position))
+        lanes = lanes_in(settled(position)) if self._ends else None
         self._epoch, self._number = epoch, 0 if lanes is None else lanes.step
         return position
 
@@ -167,19 +152,25 @@ class AgreedStepsKernel(SerialKernel):
         """Yields batches that all ranks have."""
         if not item.chunk.num_rows:  # the start of the lanes
             yield item
-            return
-        self._held.append(item)
-        self._num_bytes += item.chunk.nbytes
-        while len(self._held) >= self._wanted or (self._held and self._num_bytes > self._most_bytes):
-            yield from self._agreed()
+        elif self._ends:
+            self._held.append(item)
+            self._num_bytes += item.chunk.nbytes
+            while len(self._held) >= self._wanted or (self._held and self._num_bytes > self._most_bytes):
+                yield from self._agreed()
+        else:
+            if self._number == 1:
+                yield PAUSE
+                self._agree(0)
+            self._number += 1
+            yield item
 
     def finish(self) -> Iterator[Item]:
-        while not self.done:
+        while self._ends and not self.done:
             yield from self._agreed()
 
     def _agreed(self) -> Iterator[Item]:
         yield PAUSE
-        steps, most = agreed(self._coordinator, self._epoch, self._number, min(self._wanted, len(self._held)))
+        steps, most = self._agree(min(self._wanted, len(self._held)))
         if most and not steps and not self._number:
             raise no_step("another rank has no batch")
         self._wanted = min(MAX_STEPS, GROWTH * self._wanted)
@@ -191,3 +182,28 @@ class AgreedStepsKernel(SerialKernel):
             self._num_bytes -= item.chunk.nbytes
             self._number += 1
             yield item
+
+    def _agree(self, steps: int) -> tuple[int, int]:
+        """Returns the steps of the rank that has the fewest of all, and of the one that has the most.
+
+        Raises:
+            RankError: Another rank failed, or is at another place.
+        """
+        place = (self._epoch << 32) + self._number
+        try:
+            least, most, fewest, longest = self._coordinator.all_min([place, -place, steps, -steps])
+        except Exception as error:
+            raise RankError(
+                f"the ranks could not agree after step {self._number:,} ({said(error)}): another rank failed, ended, or did not "
+                "answer in time; look at its error, and start all ranks again from their last states"
+            ) from error
+        if least != -most:
+            here, there = (
+                f"in epoch {place >> 32} at step {place % (1 << 32):,}"
+                for place in (place, -most if least == place else least)
+            )
+            raise RankError(
+                f"this rank is {here}, another one {there}; all ranks have to make the same steps of the same epoch: call "
+                "set_epoch on all of them, and load states of the same step"
+            )
+        return fewest, -longest

@@ -43,7 +43,8 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
         return Obstacle(maker.name, "joins batches of several datasets", f"put batch after {maker.name}")
     size, most = batch_rows(plan), DEFAULT_LANES
     while True:
-        lanes = divisor(size, most) if given is None else given
+        divisors = (count for count in range(most, 0, -1) if not (size or 0) % count)
+        lanes = next(divisors) if given is None else given
         obstacle = obstacle_of(plan, lanes, 1)
         if small_windows and obstacle is not None and obstacle.most_lanes:
             obstacle = None
@@ -59,16 +60,6 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
         if given is not None or obstacle.most_lanes < FEWEST_LANES:
             return obstacle
         most = obstacle.most_lanes
-
-
-def divisor(size: int | None, most: int) -> int:
-    """Returns the largest number of lanes up to a limit that divides a batch.
-
-    Examples:
-        >>> divisor(24, 16), divisor(None, 16)
-        (12, 16)
-    """
-    return most if size is None else max(count for count in range(1, most + 1) if not size % count)
 
 
 def checked_lanes(lanes: int, size: int | None, world_size: int) -> int:
@@ -130,13 +121,8 @@ def _lasts_apart(plan: Node, maker: Node, lanes: int) -> Obstacle | None:
     if repeats is not None and is_uncounted:
         return Obstacle(Repeat.name, f"comes after {maker.name}, and only a run counts its batches", advice)
     leaves_out = isinstance(maker, Batch) and maker.mask is None and not maker.drop_remainder
-    if (
-        repeats is not None
-        and repeats.count is not None
-        and leaves_out
-        and isinstance(rows, int)
-        and rows % lanes
-    ):
+    ends = repeats is not None and repeats.count is not None
+    if ends and leaves_out and isinstance(rows, int) and rows % lanes:
         why = f"comes after {maker.name}, and {rows:,} rows in {lanes} lanes would leave a remainder out each time"
         return Obstacle(Repeat.name, why, advice)
     if not isinstance(maker, Batch) or maker.mask is None:

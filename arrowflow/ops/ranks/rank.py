@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from arrowflow.errors import PlanError
@@ -46,47 +48,31 @@ def found_rank(rank: int | None, world_size: int | None) -> Rank:
     if (rank is None) != (world_size is None):
         raise PlanError("split_by_rank: give rank and world_size together, or none of them")
     if rank is None or world_size is None:
-        rank, world_size = _of_torch() or _of_jax() or _of_ray_train() or _of_environment() or (0, 1)
+        rank, world_size = next(_told())
     size = check_size("split_by_rank", "world_size", world_size)
     number = check_size("split_by_rank", "rank", rank, least=0, most=size - 1)
     local = _number("LOCAL_WORLD_SIZE")
     return Rank(number, size, max(1, min(local or 1, size)))
 
 
-def _of_torch() -> tuple[int, int] | None:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed.get_rank(), distributed.get_world_size()
-
-
-def _of_jax() -> tuple[int, int] | None:
-    jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
-        return None
-    return jax.process_index(), jax.process_count()
-
-
-def _of_ray_train() -> tuple[int, int] | None:
-    train = sys.modules.get("ray.train")
-    try:
-        context = None if train is None else train.get_context()
-        return None if context is None else (context.get_world_rank(), context.get_world_size())
-    except RuntimeError:  # no worker of a trainer
-        return None
-
-
-def _of_environment() -> tuple[int, int] | None:
+def _told() -> Iterator[tuple[int, int]]:
+    """Yields the ranks and numbers of processes that frameworks and the environment tell; at last that of one process."""
+    distributed, jax, train = map(sys.modules.get, ("torch.distributed", "jax", "ray.train"))
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        yield distributed.get_rank(), distributed.get_world_size()
+    if jax is not None and jax.distributed.is_initialized():
+        yield jax.process_index(), jax.process_count()
+    with suppress(RuntimeError):  # no worker of a trainer
+        if train is not None and (context := train.get_context()) is not None:
+            yield context.get_world_rank(), context.get_world_size()
     rank, size = _number("RANK"), _number("WORLD_SIZE")
-    return None if rank is None or size is None else (rank, size)
+    if rank is not None and size is not None:
+        yield rank, size
+    yield 0, 1
 
 
 def _number(name: str) -> int | None:
-    """Returns a number of the environment; None where it is not set.
-
-    Raises:
-        PlanError: It is no whole number.
-    """
+    """Returns a number of the environment; None where it is not set."""
     text = os.environ.get(name, "").strip()
     if not text:
         return None

@@ -8,9 +8,9 @@ When a plan is bound, the operator decides between two ways to run it. The plan 
 In both cases the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
 padded for the rows that a process delivers, to the same result. In parts, three things may then be right before it:
 
-* `batch`. Lanes run the plan before it, and their rows are merged: `rows_of_lanes.py`.
-* A function after `batch`. Lanes run it on batches of their own, which are joined: `batches_of_lanes.py`.
-* Any other maker of batches. Lanes run it, and their batches come in turn: `batches_of_lanes.py`, too.
+* `batch`. Lanes run the plan before it, and their rows are merged.
+* A function after `batch`. Lanes run it on batches of their own, which are joined.
+* Any other maker of batches. Lanes run it, and their batches come in turn.
 """
 
 from __future__ import annotations
@@ -19,25 +19,22 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from arrowflow.errors import PlanError, StateError, shown
-from arrowflow.kernels.context import Context
 from arrowflow.kernels.cutting import CutPosition
-from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.batch import Batch, JoinKernel
 from arrowflow.ops.cache.cache import dealt_caches
 from arrowflow.ops.combine.concatenate import Concatenate
 from arrowflow.ops.order.shuffle import Shuffle
-from arrowflow.ops.ranks.agreed_steps import AgreedSteps
-from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
-from arrowflow.ops.ranks.coordinator import Coordinator, coordinator_of
+from arrowflow.ops.ranks.agreed_steps import AgreedSteps, Coordinator, coordinator_of
 from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_plan, maker_of
+from arrowflow.ops.ranks.lane_kernels import PART_BYTES, PARTS_IN_BUDGET, LanesKernel, TurnsKernel
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import Rank, found_rank
-from arrowflow.ops.ranks.rows_of_lanes import PART_BYTES, PARTS_IN_BUDGET, LanesKernel
-from arrowflow.ops.ranks.steps import EqualSteps, Steps, check_equal_steps, steps_of
+from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of
 from arrowflow.ops.ranks.whole import ShareOfBatches, share_of_batches
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.ops.rows.take import Take
@@ -110,12 +107,17 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
                     'split_by_rank: lanes= is for a plan that runs in parts; leave it or how="whole" out'
                 )
             checked_lanes(lanes, batch_rows(below), found.world_size)
+        if equal_steps not in (None, *get_args(EqualSteps)):
+            raise PlanError(
+                f"split_by_rank: equal_steps is 'drop' or None, got {shown(equal_steps)}; to fill up the last batch write "
+                "batch(…, pad_remainder=True)"
+            )
         return cls(
             inputs=(below,),
             process=found,
             how=how,
             lanes=lanes,
-            equal_steps=check_equal_steps(equal_steps),
+            equal_steps=equal_steps,
             coordinator=coordinator_of(coordinator, found.world_size),
         )
 
@@ -149,8 +151,9 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         plan = push_row_ranges(inputs[0])
         lanes: int | Obstacle | None = None
         if self.how != "whole":
-            is_asked = self.how == "parts"
-            lanes = lanes_of_plan(plan, self.lanes, self.process.world_size, small_windows=is_asked)
+            lanes = lanes_of_plan(
+                plan, self.lanes, self.process.world_size, small_windows=self.how == "parts"
+            )
         if isinstance(lanes, int):
             return dataclasses.replace(self, how="parts", lanes=lanes)._before(plan)
         if self.how == "parts":
@@ -170,11 +173,10 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         moves = traits.one_to_one or traits.drops_rows or traits.counts_alone
         if moves and not traits.opaque and traits.borders is Borders.KEEP:
             return node.on(self._before(node.inputs[0]))
-        split = dataclasses.replace(self, inputs=(node,)).on(node)
-        ends: EqualSteps | None = (
-            "drop" if self.coordinator is not None and split._rows_to_deal is None else None
-        )
-        return dataclasses.replace(split, equal_steps=self.equal_steps or ends)
+        split = self.on(node)
+        if self.coordinator is None or self.equal_steps is not None or split._rows_to_deal is not None:
+            return split
+        return dataclasses.replace(split, equal_steps="drop")
 
     @property
     def _batch(self) -> Batch | None:
@@ -198,11 +200,6 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         return inputs[0] or (self._joins and len(self.own_lanes) > 1)
 
     # ------------------------------------------------------------------ lanes
-
-    @property
-    def _collects(self) -> bool:
-        """Whether a lane sees all rows before it puts out the first one."""
-        return any(node.traits.collects for node in post_order(self.inputs[0]))
 
     def _lane(self, number: int) -> Node:
         """Returns the plan of a lane: before `batch` where its rows are merged."""
@@ -262,22 +259,24 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         if batch is None and isinstance(rows, int):  # each lane makes as many batches, of as many rows
             each = count(self._even(self._lane(0)))[1]
             rows = self.lanes * each if isinstance(each, int) else each
-        pads = batch is not None and batch.mask is not None
-        alone = self.process.world_size == 1 or self.coordinator is not None
-        given = self.equal_steps
-        return steps_of(rows, self.lanes, size, pads=pads, drops=self._drops, given=given, alone=alone)
+        return steps_of(
+            rows,
+            self.lanes,
+            size,
+            pads=batch is not None and batch.mask is not None,
+            drops=self._drops,
+            given=self.equal_steps,
+            alone=self.process.world_size == 1 or self.coordinator is not None,
+        )
 
     def _even(self, plan: Node) -> Node:
         """Returns a lane whose batches are as many, and as long, as those of all others: of its first rows, if it has more."""
         if not isinstance(plan, Batch):
             return plan.on(self._even(plan.inputs[0]))
-        batch, rows = (
-            dataclasses.replace(plan, drop_remainder=plan.drop_remainder or self._drops),
-            self._rows_to_deal,
-        )
-        if not isinstance(rows, int):
-            return batch.on(*plan.inputs)
-        return batch.on(FirstRows(count=rows // (self.lanes or 1)).on(*plan.inputs))
+        (below,), rows = plan.inputs, self._rows_to_deal
+        if isinstance(rows, int):
+            below = FirstRows(count=rows // (self.lanes or 1)).on(below)
+        return dataclasses.replace(plan, drop_remainder=plan.drop_remainder or self._drops).on(below)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         steps = self.steps()
@@ -319,12 +318,12 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
         steps, batch, lanes, shuffles = self.steps(), self._batch, self.own_lanes, self._shuffles
-        part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
+        collects = any(node.traits.collects for node in post_order(self.inputs[0]))
         facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
         boundary = KernelSpec(
             operator=self.name,
             kind="boundary",
-            make=lambda context: self._kernel(steps, shuffles, part_bytes, context),
+            make=partial(TurnsKernel, lanes=lanes, steps=steps, joins=self._joins, collects=collects),
             position=Shape(LanesPosition, inputs=lambda at: _inputs(at, lanes, windows=bool(shuffles))),
             runs_last=(Shuffle.name,) if shuffles else (),
             pins_order=True,
@@ -341,7 +340,8 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
                 facts=lambda: ("join the batches of the lanes",),
             )
             return (boundary, join) if self._joins else (boundary,)
-        recycler, row_bytes = Recycler(options.ram_budget), row_width(batch.inputs[0].schema).num_bytes
+        part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
+        recycler, width = Recycler(options.ram_budget), row_width(batch.inputs[0].schema)
         window_rows = max((shuffle.size for shuffle in shuffles), default=0)
         merge = KernelSpec(
             operator=self.name,
@@ -350,34 +350,26 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             random=bool(shuffles),
             engine="numpy+arrow",
             # One part is copied while another is consumed; a part has one step at least, and a window.
-            floor_bytes=2 * max(steps.size, window_rows) * len(lanes) * row_bytes,
+            floor_bytes=2 * max(steps.size, window_rows) * len(lanes) * width.num_bytes,
             facts=lambda: (
                 f"permute windows of {window_rows:,} rows of each lane, and gather them into their batches"
                 if shuffles
                 else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
             ),
         )
-        return (boundary, merge, *Batch(size=steps.size * len(lanes)).lower(options))
-
-    def _kernel(
-        self, steps: Steps, shuffles: Sequence[Shuffle], part_bytes: int, context: Context
-    ) -> BoundaryKernel:
-        batch, lanes, collects = self._batch, self.own_lanes, self._collects
-        if batch is None:
-            return TurnsKernel(
-                lanes=lanes, steps=steps, joins=self._joins, collects=collects, context=context
-            )
-        return LanesKernel(
+        make = partial(
+            LanesKernel,
             lanes=lanes,
             steps=steps,
             drop_remainder=batch.drop_remainder,
-            width=row_width(batch.inputs[0].schema),
+            width=width,
             part_bytes=part_bytes,
             behind=lambda lane, rows, epoch: position_behind(self._lane(lane), rows, epoch),
             shuffles=shuffles,
             collects=collects,
-            context=context,
         )
+        boundary = dataclasses.replace(boundary, make=make)
+        return (boundary, merge, *Batch(size=steps.size * len(lanes)).lower(options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

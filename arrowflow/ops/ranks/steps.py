@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from arrowflow.errors import DataError, PlanError, shown
+from arrowflow.errors import DataError, PlanError
 from arrowflow.plan.node import Count
 
 EqualSteps = Literal["drop"]
-
-
-def check_equal_steps(value: object) -> EqualSteps | None:
-    """Returns the argument, or raises `PlanError`."""
-    if value is not None and value not in get_args(EqualSteps):
-        raise PlanError(
-            f"split_by_rank: equal_steps is 'drop' or None, got {shown(value)}; to fill up the last batch write "
-            "batch(…, pad_remainder=True)"
-        )
-    return value  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +55,11 @@ class Steps:
 def steps_of(
     total: Count, lanes: int, size: int, *, pads: bool, drops: bool, given: EqualSteps | None, alone: bool
 ) -> Steps:
-    """Returns what each lane delivers.
+    """Returns what each of the lanes of all ranks delivers, which have `total` rows or batches, equally many up to one.
 
     Args:
-        total: Rows or batches of all lanes, of which each has equally many, up to one; None where only a run tells.
-        lanes: How many lanes there are, on all ranks.
-        size: Rows of a lane in a whole step.
+        total: None where only a run tells.
         pads: Whether the last step is filled up.
-        drops: Whether a short last step is left out.
         given: The choice of the user.
         alone: Whether this process sees itself where the lanes end, or agrees on it with the others.
 
@@ -81,19 +68,18 @@ def steps_of(
     """
     if not isinstance(total, int):
         endless = total == math.inf
+        unknown = "split_by_rank: how many rows reach its batches is only known when they have come"
         if given is None and not endless:
             raise PlanError(
-                "split_by_rank: how many rows reach its batches is only known when they have come, and the lanes in which the "
-                'plan runs may end at different steps; write how="whole", with which each process runs the whole plan, or '
-                'say with equal_steps="drop" that they end with the first lane'
+                f'{unknown}, and the lanes in which the plan runs may end at different steps; write how="whole", with which '
+                'each process runs the whole plan, or say with equal_steps="drop" that they end with the first lane'
             )
         if not (alone or endless):
             raise PlanError(
-                "split_by_rank: how many rows reach its batches is only known when they have come, so that the processes "
-                'could end at different steps and wait for each other for ever; write how="whole", with which each process '
-                "runs the whole plan, count them once, by .assert_cardinality(af.count_rows(dataset)) after the filter, use "
-                'equal_steps="drop" with a coordinator=, or declare with map(…, keeps_rows=True) that a function keeps the '
-                "number of rows"
+                f"{unknown}, so that the processes could end at different steps and wait for each other for ever; write "
+                'how="whole", with which each process runs the whole plan, count them once, by '
+                '.assert_cardinality(af.count_rows(dataset)) after the filter, use equal_steps="drop" with a coordinator=, or '
+                "declare with map(…, keeps_rows=True) that a function keeps the number of rows"
             )
         return Steps(size, drops)
     least, rest = divmod(total, lanes)

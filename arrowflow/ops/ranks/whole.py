@@ -25,8 +25,7 @@ from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.combine.interleave import in_order
-from arrowflow.ops.ranks.agreed_steps import AgreedSteps
-from arrowflow.ops.ranks.coordinator import Coordinator
+from arrowflow.ops.ranks.agreed_steps import AgreedSteps, Coordinator
 from arrowflow.ops.ranks.rank import Rank
 from arrowflow.ops.ranks.steps import no_step
 from arrowflow.ops.rows.repeat import Repeat
@@ -128,7 +127,7 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: (SharesKernel if self.cuts else RoundsKernel)(self.process),
+                make=lambda context: ShareKernel(self.process, cuts=self.cuts),
                 has_position=False,
                 facts=lambda: facts,
             ),
@@ -139,13 +138,9 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
         takes = (
             "takes its rows of each batch" if self.cuts else f"takes one batch in {self.process.world_size}"
         )
-        whole = f"each process runs the whole plan and {takes}: {self.why}"
-        if not self.calls_all:
-            return (whole,)
-        return (
-            whole,
-            f"{self.calls_all} is called for all rows: with keeps_rows=True and no seed, for those of the process alone",
-        )
+        facts = (f"each process runs the whole plan and {takes}: {self.why}",)
+        advice = "is called for all rows: with keeps_rows=True and no seed, for those of the process alone"
+        return (*facts, f"{self.calls_all} {advice}") if self.calls_all else facts
 
     @property
     def why(self) -> str:
@@ -159,7 +154,7 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
     Raises:
         PlanError: A batch has not a row for each rank.
     """
-    plan = in_order(plan)
+    plan, world_size = in_order(plan), share.process.world_size
     cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
     above: list[Node] = []
     while _treats_batches(plan, cuts):
@@ -167,10 +162,10 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
         (plan,) = plan.inputs
     below: list[Node] = []
     if isinstance(plan, Batch):
-        if plan.size < share.process.world_size:
+        if plan.size < world_size:
             raise PlanError(
-                f"split_by_rank: {share.process.world_size} processes cannot share a batch of {plan.size:,} rows; use a batch size that "
-                f"is a multiple of {share.process.world_size}"
+                f"split_by_rank: {world_size} processes cannot share a batch of {plan.size:,} rows; use a batch size that is a "
+                f"multiple of {world_size}"
             )
         (rows,) = plan.inputs
         while plan.mask is None and _treats_rows(rows):
@@ -215,65 +210,45 @@ def _makers(plan: Node) -> Iterator[Node]:
 
 
 class ShareKernel(SerialKernel):
-    """Takes the part of a rank, and checks that an epoch with rows has a step.
+    """Takes the part of a rank: its rows of each batch, or one batch of each round of as many batches as there are ranks.
 
-    Args:
-        process: The rank.
+    A batch that has not a row for each rank is left out by all of them, and so is an incomplete round.
     """
 
-    _left_as: ClassVar[str] = "rows"
-
-    def __init__(self, process: Rank) -> None:
+    def __init__(self, process: Rank, *, cuts: bool) -> None:
         self._process = process
+        self._cuts = cuts
         self._began = False  # a step was delivered in this epoch
-        self._left = 0
+        self._left = 0  # rows of batches that were left out; or the batches of a round so far
+        self._own: Item | None = None  # of the round
 
     def open(self, position: Position, epoch: int) -> Position:
         """Goes on behind a batch, or begins."""
         self._began = position is not None
         return position
 
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the rank's rows of a batch; or its batch at the end of a round, where all ranks have one."""
+        rows, process = item.chunk.num_rows, self._process
+        if process.world_size == 1:
+            yield item
+        elif self._cuts:
+            first, before = process.share(rows)
+            self._began = self._began or before > 0
+            self._left += 0 if before else rows
+            yield item._replace(chunk=item.chunk.slice(first, before - first))
+        elif rows:
+            self._own = item if self._left == process.rank else self._own
+            self._left += 1
+            if self._left == process.world_size and self._own is not None:
+                own, self._own, self._left, self._began = self._own, None, 0, True
+                yield own._replace(position=item.position)
+
     def finish(self) -> Iterator[Item]:
         """Raises where all that came was left out."""
         if self._left and not self._began:
+            left = f"{self._left:,} {'rows' if self._cuts else 'batches'}"
             raise no_step(
-                f"it has {self._left:,} {self._left_as}, which are too few for {self._process.world_size} processes",
-                is_whole=True,
+                f"it has {left}, which are too few for {self._process.world_size} processes", is_whole=True
             )
         return iter(())
-
-
-class SharesKernel(ShareKernel):
-    """Takes the rows of a rank of each batch. A batch that has not a row for each rank is left out by all of them."""
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Yields the rank's rows of a batch."""
-        rows = item.chunk.num_rows
-        if self._process.world_size == 1 or not rows:
-            yield item
-            return
-        first, before = self._process.share(rows)
-        if before:
-            self._began = True
-        else:
-            self._left += rows
-        yield item._replace(chunk=item.chunk.slice(first, before - first))
-
-
-class RoundsKernel(ShareKernel):
-    """Takes one batch of each round of as many batches as there are ranks; an incomplete round is left out by all."""
-
-    _left_as: ClassVar[str] = "batches"
-    _own: Item | None = None
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Yields the rank's batch at the end of a round, where all ranks have one."""
-        if not item.chunk.num_rows:
-            return
-        if self._left == self._process.rank:
-            self._own = item
-        self._left += 1
-        if self._left == self._process.world_size:
-            assert self._own is not None
-            own, self._own, self._left, self._began = self._own, None, 0, True
-            yield own._replace(position=item.position)

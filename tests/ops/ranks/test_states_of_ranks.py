@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
@@ -182,3 +184,17 @@ def test_states_that_do_not_belong_together(path: Path) -> None:
 
 def test_sizes_divide_the_lanes() -> None:
     assert all(BATCH % size == 0 for size in SIZES)
+
+
+def test_a_turn_goes_on_with_caches_that_nobody_has_filled() -> None:
+    """Whichever lane is next fills them."""
+    lists = pa.array([list(range(row % 9)) for row in range(400)])
+    rows = af.from_arrow(pa.table({"id": range(400), "tokens": lists})).filter(pl.col("id") >= 0)
+    plan = rows.cache().shuffle(seed=1).bucket_by_sequence_length("tokens", [3, 6], [8, 8, 8])
+    split = plan.split_by_rank(0, 1, lanes=4, how="parts", equal_steps="drop")._plan
+    with iter(af.Dataset(split)) as run:
+        states = [(batch, run.state_dict()) for batch in run]
+    for step in (1, 2, 3, 7):
+        with iter(af.Dataset(split)) as again:
+            again.load_state_dict(states[step - 1][1])
+            assert list(again) == [batch for batch, _ in states[step:]]

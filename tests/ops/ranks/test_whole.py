@@ -237,8 +237,8 @@ def test_ranks_compare_their_epochs() -> None:
         found = together([first, second])  # type: ignore[list-item]  # loaders are iterated alike
         errors = [each.exception() for each in found]
         assert [type(error) for error in errors] == [af.RankError] * 2
-        assert "this rank is in epoch 0, another one in epoch 1" in str(errors[0])
-        assert "this rank is in epoch 1, another one in epoch 0" in str(errors[1])
+        assert "this rank is in epoch 0 at step 1, another one in epoch 1 at step 1" in str(errors[0])
+        assert "this rank is in epoch 1 at step 1, another one in epoch 0 at step 1" in str(errors[1])
 
 
 def test_the_default_group_of_torch_is_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.ops.ranks import rows_of_lanes
+from arrowflow.ops.ranks import lane_kernels
 from tests.ops.ranks.pipelines import of, ranks, steps_of, write_shards
 
 pytestmark = pytest.mark.any_version
@@ -32,7 +32,7 @@ def both(rows: af.Dataset, size: int, batch: int) -> tuple[af.Dataset, af.Datase
     return shuffled.batch(batch), shuffled.map(same, keeps_rows=True).batch(batch)
 
 
-STEP, SOME, ALL = 1, 4096, rows_of_lanes.PART_BYTES
+STEP, SOME, ALL = 1, 4096, lane_kernels.PART_BYTES
 """The bytes of a part: of one step, of some steps, and of all rows here."""
 
 

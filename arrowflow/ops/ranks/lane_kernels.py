@@ -1,36 +1,40 @@
-"""Global batches of equally many rows of each lane.
+"""The boundaries over the lanes of a rank: global batches of equally many rows of each lane, or whole batches of lanes.
 
-Three kernels follow each other. A boundary opens the lanes as streams and collects *parts*: as many whole steps as fit
-into some megabytes, without a copy. A stateless kernel copies a part once, into the order of its batches. The kernel of
+**Rows.** Three kernels follow each other. A boundary opens the lanes as streams and collects *parts*: as many whole steps as
+fit into some megabytes, without a copy. A stateless kernel copies a part once, into the order of its batches. The kernel of
 `batch` then slices the batches. So the copies run on workers, several at a time.
 
 A lane is pulled from when it lacks rows of the next part. All lanes read ahead meanwhile, one chunk each.
 
-Where all lanes end in a `shuffle`, it is not run: parts are made of its windows (see `windows_of_lanes`), whole ones as far
-as the borders of steps allow.
+Where all lanes end in a `shuffle`, it is not run: parts are made of its windows (see `merge.py`), whole ones as far as the
+borders of steps allow.
 
 Where batches are padded, the last step is a part of its own. In it a lane that has ended repeats its last row. If that is
 a row of the step before, the positions between the two steps lie before this row, in each lane.
 
 A state of another rank lacks some lanes. Such a lane begins near its place, or at its start.
+
+**Batches** are joined side by side where functions follow `batch`: such a function is called for each lane, so that what it
+makes does not depend on the number of processes. They come in turn where an operator makes batches of unequal size, such as
+`bucket_by_sequence_length`: such a batch is neither cut nor joined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.cutting import Parts
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.ops.order.shuffle import Shuffle
-from arrowflow.ops.ranks.merge import LaneRows
+from arrowflow.ops.ranks.merge import LaneRows, WindowCutter
 from arrowflow.ops.ranks.steps import Steps, no_step
-from arrowflow.ops.ranks.windows_of_lanes import WindowCutter
 from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 from arrowflow.plan.widths import RowWidth
 
@@ -41,46 +45,72 @@ GROWTH = 4
 before. The first part is one step."""
 
 
+@dataclass(eq=False)
+class LanesBoundary(BoundaryKernel):
+    """Opens the lanes of a rank as streams.
+
+    Attributes:
+        context: The stream's.
+        lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
+        steps: How many rows, or batches, each lane delivers.
+        collects: Whether a lane sees all rows before it puts out the first one. Then the first one that is wanted does so
+            alone, and fills the caches that the others read.
+    """
+
+    context: Context
+    _: KW_ONLY
+    lanes: Sequence[int]
+    steps: Steps
+    collects: bool
+
+    def __post_init__(self) -> None:
+        self._epoch = 0
+        self._streams: dict[
+            int, StreamHandle | None
+        ] = {}  # of lanes that were opened; None where one has ended
+        self._starts: list[Position] = [None] * len(self.lanes)
+
+    def _stream(self, index: int) -> StreamHandle | None:
+        """Returns the stream of a lane, which it opens with all others."""
+        if index not in self._streams:
+            alone = self.collects and not self._streams
+            for each in (index,) if alone else range(len(self.lanes)):
+                if each not in self._streams:
+                    self._streams[each] = self.context.open(each, self._epoch, self._starts[each])
+        return self._streams[index]
+
+    def _index_of(self, stream: StreamHandle) -> int:
+        return next(index for index, each in self._streams.items() if each is stream)
+
+
 @dataclass(kw_only=True, eq=False)
-class LanesKernel(BoundaryKernel):
+class LanesKernel(LanesBoundary):
     """Collects parts: the next rows of each lane, equally many.
 
     Attributes:
-        lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
-        steps: How many rows each lane delivers.
         drop_remainder: Whether the plan without lanes leaves a short last batch out.
         width: Bytes of a row by the plan as written.
         part_bytes: The most bytes of a part that is more than one step.
         behind: Returns a position of a lane with at most so many rows in front of it, in an epoch, and how many, if that
             can be told.
         shuffles: The operators that the lanes end in, which are left to this kernel; empty where they do not end in one.
-        collects: Whether a lane sees all rows before it puts out the first one. Then the first lane does so alone, and fills
-            the caches that the others read.
-        context: The stream's.
     """
 
     chunks_held = 2
 
-    lanes: Sequence[int]
-    steps: Steps
     drop_remainder: bool
     width: RowWidth
     part_bytes: int
     behind: Callable[[int, int, int], tuple[Any, int] | None]
     shuffles: Sequence[Shuffle]
-    collects: bool
-    context: Context
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._cutters = [WindowCutter(shuffle) for shuffle in self.shuffles]
         self._window_rows = max((shuffle.size for shuffle in self.shuffles), default=0)
         # Whether windows end with steps. Then parts end with windows: a window in two parts would be joined twice.
         self._is_aligned = bool(self.shuffles) and not self._window_rows % self.steps.size
-        self._epoch = 0
-        # The lanes that were opened, None where one has ended; those after the last one are not open yet.
-        self._streams: list[StreamHandle | None] = []
         self._held = [Held() for _ in self.lanes]
-        self._starts: list[Position] = [None] * len(self.lanes)
         # Whether the first row that is held of a lane was put out before: the lane may have to repeat it.
         self._again = [False] * len(self.lanes)
         self._began = False  # a step was delivered in this epoch
@@ -127,16 +157,12 @@ class LanesKernel(BoundaryKernel):
             return self._failed[min(index for index in self._failed if self._left(index) < self.steps.size)]
         lacking = self._lacking()
         if lacking is None:
-            return next(filter(None, self._streams), None)  # to tell whether there is a step at all
-        if lacking >= len(self._streams):
-            stop = 1 if self.collects and not self._streams else len(self.lanes)
-            for index in range(len(self._streams), stop):
-                self._streams.append(self.context.open(index, self._epoch, self._starts[index]))
-        return self._streams[lacking]
+            return next(filter(None, self._streams.values()), None)  # to tell whether there is a step at all
+        return self._stream(lacking)
 
     def _goes_on(self, index: int) -> bool:
         """Whether more rows of a lane may come."""
-        return index >= len(self._streams) or self._streams[index] is not None
+        return index not in self._streams or self._streams[index] is not None
 
     def _lacking(self) -> int | None:
         """Returns the first lane that lacks rows of the next part, or the row that it repeats."""
@@ -160,14 +186,14 @@ class LanesKernel(BoundaryKernel):
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes a chunk of a lane; yields the parts that are complete now."""
-        index = self._streams.index(stream)
+        index = self._index_of(stream)
         for found in self._cutters[index].push(item) if self._cutters else (item,):
             self._held[index].add(found)
         return self._parts()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
         """Puts out what the lanes can make now without the lane that has ended."""
-        index = self._streams.index(stream)
+        index = self._index_of(stream)
         self._streams[index] = None
         for found in self._cutters[index].finish() if self._cutters else ():
             self._held[index].add(found)
@@ -175,7 +201,7 @@ class LanesKernel(BoundaryKernel):
 
     def failed(self, stream: StreamHandle) -> Iterator[Item]:
         """Puts out the steps that are complete without the rest of the lane; then the lane is wanted again."""
-        self._failed[self._streams.index(stream)] = stream
+        self._failed[self._index_of(stream)] = stream
         return self._parts()
 
     # ------------------------------------------------------------------ parts
@@ -266,3 +292,71 @@ class LanesKernel(BoundaryKernel):
         places = zip(self.lanes, self._held, self._again, strict=True)
         marks = (LaneMark(lane, *held.mark(), again) for lane, held, again in places)
         return LanesPosition(-(-self._done // self.steps.size), tuple(marks)).position()
+
+
+@dataclass(kw_only=True, eq=False)
+class TurnsKernel(LanesBoundary):
+    """Takes one batch of each lane in turn. The lane with the fewest batches is next, of several the first one.
+
+    Attributes:
+        joins: Whether the batches of a turn are put out as `Parts` of one batch.
+    """
+
+    joins: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._marks = [LaneMark(lane, None, 0) for lane in self.lanes]  # their offsets count batches
+        self._parts: list[Item] = []
+        self._number = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the place in each lane; `next_input` opens the streams."""
+        self._epoch = epoch
+        if position is not None:
+            at = lanes_of(position)
+            marks = {mark.lane: mark for mark in at.lanes}
+            self._number, self._marks = at.step, [marks[lane] for lane in self.lanes]
+            self._starts = [mark.before for mark in self._marks]
+        return None
+
+    def next_input(self) -> StreamHandle | None:
+        """Returns the stream of the next lane; without a step so far also of one that tells whether there should be any."""
+        if self._is_over() and self._number:
+            return None
+        left = (index for index, mark in enumerate(self._marks) if not mark.spent)
+        turn = min(left, key=lambda index: self._marks[index].offset, default=None)
+        return None if turn is None else self._stream(turn)
+
+    def _is_over(self) -> bool:
+        """Whether all lanes delivered what they may, or one of them ends the others."""
+        fewest = min(mark.offset for mark in self._marks)
+        dry = any(mark.spent and mark.offset == fewest for mark in self._marks)
+        return dry or (self.steps.most is not None and fewest >= self.steps.most)
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        index = self._index_of(stream)
+        mark = self._marks[index] = self._marks[index]._replace(before=item.position)
+        if not item.chunk.num_rows:
+            return
+        if self._is_over():
+            raise no_step("a lane has ended before its first batch, and others have one")
+        self._marks[index] = mark._replace(offset=mark.offset + 1)
+        if not self.joins:
+            yield self._made(item)
+            return
+        self._parts.append(item)
+        if len(self._parts) == len(self.lanes):
+            parts, self._parts = self._parts, []
+            chunks = [part.chunk for part in parts]
+            rows = Parts(chunks, sum(chunk.num_rows for chunk in chunks))
+            yield self._made(item._replace(chunk=rows, ticket=tuple(part.ticket for part in parts)))
+
+    def _made(self, item: Item) -> Item:
+        number, self._number = self._number, self._number + 1
+        position = LanesPosition(self._number, tuple(self._marks)).position()
+        return item._replace(position=position, origin=Origin(number))
+
+    def ended(self, stream: StreamHandle) -> None:
+        index = self._index_of(stream)
+        self._streams[index], self._marks[index] = None, self._marks[index]._replace(spent=True)
