@@ -20,8 +20,6 @@ RULE_NAMES: Final = tuple(rule.name for rule in RULES)
 MOST_ROWS: Final = 2_500
 MOST_ELEMENTS: Final = 100
 """Rows of which each opens a dataset."""
-MANY: Final = 200
-"""Repetitions, each of which draws other rows: more than any part of an endless plan takes."""
 
 Unit = Literal["rows", "documents", "tokens"]
 
@@ -476,7 +474,7 @@ def drafts(draw: Draw, local: bool = False) -> Draft:
     for name in draw(st.lists(st.sampled_from(steps), max_size=4)):
         draft = grown(draw, draft, name)
     if pick(draw, *[False] * 7, True) and 0 < draft.rows <= 400:
-        times = MANY if "sample(" in draft.text else 2
+        times = "" if "sample(" in draft.text else 2  # each repetition draws other rows
         limit = f"{draft.limit}.repeat({times})"
         draft = replace(draft, text=draft.text + ".repeat()", limit=limit, endless=True)
         draft = replace(draft, endless_limit=True, exact=False)

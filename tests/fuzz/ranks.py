@@ -305,12 +305,8 @@ def check_rows(
     have, want = units_of(draft, found), units_of(draft, plain)
     limit = want if draft.limit == draft.text else None
     if limit is None or draft.endless:
-        if (
-            draft.endless and "sample(" in draft.text
-        ):  # a finite number of repetitions draws other rows in later epochs
-            batches = plain_batches(draft.plain, case.epoch, 8 * MOST_STEPS)
-        else:
-            batches = plain_batches(lambda: made(draft.limit), case.epoch, None)
+        most = 8 * MOST_STEPS if draft.endless and "sample(" in draft.text else None
+        batches = plain_batches(lambda: made(draft.limit), case.epoch, most)
         limit = units_of(draft, batches)
     foreign = have.keys() - limit.keys() if draft.endless_limit else (have - limit).keys()
     assert not foreign, f"{len(foreign)} rows are foreign or come twice, as {sorted(foreign, key=str)[:5]}"
