@@ -15,11 +15,9 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.formats.registry import FORMATS
 
-READERS = [
-    getattr(af, f"read_{name}")
-    for name in ("parquet", "ipc", "orc", "avro", "csv", "json", "text", "webdataset", "tfrecord")
-]
+READERS = [getattr(af, f"read_{name}") for name in FORMATS]
 LOADERS = [getattr(af.Dataset, f"to_{name}") for name in ("numpy", "dlpack", "torch", "torch_dataset", "jax")]
 
 

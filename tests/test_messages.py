@@ -17,6 +17,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import arrowflow as af
+from arrowflow.formats.registry import FORMATS
 
 pytestmark = pytest.mark.any_version
 
@@ -454,7 +455,7 @@ def test_a_path_is_told_its_reader(tmp_path: Path) -> None:
     assert told(lambda: af.from_arrow(3)).endswith("got int")
 
 
-KNOWN = "parquet, ipc, orc, avro, csv, json, text, tfrecord, webdataset"
+KNOWN = ", ".join(FORMATS)
 
 
 @pytest.mark.parametrize(

@@ -420,6 +420,7 @@ SAME: dict[str, Callable[[Path], tuple[af.Dataset, af.Dataset]]] = {
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_function_for_one_format_is_read_with_its_name(format: str, tmp_path: Path) -> None:
+    assert format in SAME, "add the function for this format to SAME"
     own, general = SAME[format](tmp_path)
     assert own == general
 
