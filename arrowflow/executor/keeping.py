@@ -12,12 +12,16 @@ that divide the memory of the process, see `workers.cores`, count them as `idle`
 A run changes its own ledger under its own lock. It tells other ledgers by `Ledger.told`, which needs no lock. The lock
 of this module is the innermost one. In the middle of a change the garbage collector, or an interrupt, may close another run:
 on the thread that holds the lock, and so waiting for that run's lock, while a worker of that run waits here. So nobody may
-wait for the lock for long, and no change may begin inside of another one, as it would if the lock were re-entrant.
+wait for the lock for long, and no change may begin inside of another one: `_Process.busy` says that one is in progress.
 
 * `join` and `leave` must not fail, and so never wait. They queue their change, and make it at once if the lock is free. If it
   is not, its holder makes the change: whoever lets the lock go looks at the queue afterwards. A change is queued before
   its thread tries the lock. So either the try succeeds, or the lock was still held, and the holder's look comes later.
 * Others wait for some time. Who does not get the lock keeps nothing, or takes bytes back at the next call.
+* An interrupt may come right after a call, and nowhere else. If it comes right after the lock was taken, nobody has been
+  told so. Therefore whoever tried the lock releases it, and `RLock` refuses a thread that does not own it. A queued change
+  that an interrupt cuts off is made again by whoever comes next, so each can be made twice. Of an interrupted `add`, runs
+  beside it may not hear; a run that begins later counts what is kept.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
+from arrowflow.executor.failure import is_interrupt
 from arrowflow.executor.ledger import Ledger
 from arrowflow.kernels.kept import KeptChunks, KeptGroup
 
@@ -41,27 +45,36 @@ class _Process:
 
     Attributes:
         lock: Guards all changes.
+        busy: Whether a change is in progress. Under the lock.
         queued: Changes to make under the lock. Any thread appends.
         idle: Kept chunks that no live run counts, of plans that divide the memory of the process. Replaced as a whole.
     """
 
-    lock = threading.Lock()
+    lock = threading.RLock()
+    busy = False
     queued: Final[deque[Callable[[], None]]] = deque()
     idle: tuple[weakref.ref[KeptChunks], ...] = ()
 
 
-@contextmanager
-def _changing() -> Iterator[bool]:
-    """Holds the lock, and tells whether it came in time."""
-    in_time = _Process.lock.acquire(timeout=PATIENCE_SECONDS)
+def _make(change: Callable[[], object], patience: float = PATIENCE_SECONDS) -> bool:
+    """Makes a change under the lock, after those that are queued. Returns False if the lock did not come in time."""
     try:
-        if in_time:
+        if not _Process.lock.acquire(timeout=patience) or _Process.busy:
+            return False
+        try:
+            _Process.busy = True
             _make_queued()
-        yield in_time
+            change()
+        finally:
+            _Process.busy = False
     finally:
-        if in_time:
+        try:
             _Process.lock.release()
-            _catch_up()
+        except RuntimeError as error:  # it did not come
+            if is_interrupt(error):
+                raise
+    _catch_up()
+    return True
 
 
 def _change(change: Callable[[], None]) -> None:
@@ -71,16 +84,14 @@ def _change(change: Callable[[], None]) -> None:
 
 
 def _catch_up() -> None:
-    while _Process.queued and _Process.lock.acquire(blocking=False):
-        try:
-            _make_queued()
-        finally:
-            _Process.lock.release()
+    while _Process.queued and _make(_make_queued, 0):
+        pass
 
 
 def _make_queued() -> None:
     while _Process.queued:
-        _Process.queued.popleft()()
+        _Process.queued[0]()
+        _Process.queued.popleft()
 
 
 def begin(ledger: Ledger, *, shares: bool) -> None:
@@ -97,8 +108,12 @@ def join(ledger: Ledger, kept: KeptChunks) -> None:
 
     def counts() -> None:
         _Process.idle = tuple(each for each in _Process.idle if each() not in (None, kept))
-        kept.ledgers = (*kept.ledgers, weakref.ref(ledger))
-        ledger.told.extend([(True, group.buffers) for group in list(kept.groups)])
+        if any(each() is ledger for each in kept.ledgers):
+            return
+        ledgers = (*kept.ledgers, weakref.ref(ledger))
+        news = [(True, group.buffers) for group in list(kept.groups)]
+        kept.ledgers = ledgers  # without a call in between, so that both happen, or neither
+        ledger.told.extend(news)
 
     ledger.kept = (*ledger.kept, kept)
     _change(counts)
@@ -112,7 +127,7 @@ def leave(ledger: Ledger) -> None:
     def counts_no_more() -> None:
         for kept in counted:
             kept.ledgers = tuple(each for each in kept.ledgers if each() not in (None, ledger))
-            if ledger.idle_bytes is idle_bytes and not kept.ledgers:
+            if ledger.idle_bytes is idle_bytes and not kept.ledgers and kept not in _idle():
                 _Process.idle = (*_Process.idle, weakref.ref(kept))
 
     _change(counts_no_more)
@@ -122,32 +137,38 @@ def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
     """Keeps what a call has made, if there is room. Under the run's lock."""
     ledger.drain()
     most = ledger.budget // 2 if kept.asked_bytes is None else min(kept.asked_bytes, ledger.budget)
-    with _changing() as in_time:
+    was_added = False
+
+    def adds() -> None:
+        nonlocal was_added
         held = sum(each.num_bytes for each in ledger.kept) + ledger.idle_bytes()
         new = ledger.uncounted(group.buffers)
         has_room = held + group.num_bytes <= most and ledger.held + new <= ledger.budget
         if not has_room or not kept.has_room(group.num_bytes):
             kept.most_bytes = kept.num_bytes + group.num_bytes - 1  # so that nobody copies it in each epoch
-            return False
-        is_known = not kept.chunks.keys().isdisjoint(group.chunks) or ledger.holds(group.buffers)
-        if is_known or not in_time:
-            return False
-        kept.groups[group] = None
-        kept.chunks.update(group.chunks)
-        kept.num_bytes += group.num_bytes
-        _tell(kept, group, is_new=True)
-    ledger.drain()
-    ledger.reserve(0)
-    return True
+        elif kept.chunks.keys().isdisjoint(group.chunks) and not ledger.holds(group.buffers):
+            kept.groups[group] = None
+            kept.num_bytes += group.num_bytes
+            kept.chunks.update(group.chunks)
+            _tell(kept, group, is_new=True)
+            was_added = True
+
+    if _make(adds) and was_added:
+        ledger.drain()
+        ledger.reserve(0)
+    return was_added
 
 
 def trim(ledger: Ledger) -> None:
     """Lets chunks go that exceed half of a budget which other runs have made smaller. Any thread."""
-    with _changing() as in_time:
+
+    def trims() -> None:
         excess = sum(kept.num_bytes for kept in ledger.kept) - ledger.budget // 2
-        for kept in ledger.kept if in_time else ():
+        for kept in ledger.kept:
             if excess > 0 and kept.asked_bytes is None:
                 excess -= _drop(kept, excess, None)
+
+    _make(trims)
 
 
 def idle_bytes() -> int:
@@ -161,13 +182,17 @@ def _idle() -> list[KeptChunks]:
 
 def _take_back(ledger: Ledger, excess: int) -> None:
     """Lets chunks go that take so many bytes: a run's own, and then those that nobody counts. Under the run's lock."""
-    with _changing() as in_time:
-        for kept in ledger.kept if in_time else ():
+
+    def takes_back() -> None:
+        nonlocal excess
+        for kept in ledger.kept:
             if excess > 0:
                 excess -= _drop(kept, excess, ledger)
-        for kept in _idle() if in_time and ledger.idle_bytes is idle_bytes else ():
+        for kept in _idle() if ledger.idle_bytes is idle_bytes else ():
             if excess > 0:
                 excess -= _drop(kept, excess, None)
+
+    _make(takes_back)
 
 
 def _drop(kept: KeptChunks, excess: int, ledger: Ledger | None) -> int:
@@ -190,8 +215,9 @@ def _drop(kept: KeptChunks, excess: int, ledger: Ledger | None) -> int:
         _tell(kept, group, is_new=False)  # before the memory goes: its address may be another buffer's then
         for key in group.chunks:  # first: an interrupt must leave no chunk without its group
             kept.chunks.pop(key, None)
+        left = max(0, kept.num_bytes - group.num_bytes)  # 0 if the plan went meanwhile
+        kept.num_bytes = left  # without a call before the next line, as an interrupt comes after one
         kept.groups.pop(group, None)
-        kept.num_bytes = max(0, kept.num_bytes - group.num_bytes)  # 0 if the plan went meanwhile
     if gone:
         kept.most_bytes = kept.num_bytes
     return freed

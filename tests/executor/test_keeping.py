@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +17,7 @@ from arrowflow.executor.ledger import buffers_of
 from arrowflow.kernels.kept import KeptChunk, KeptChunks, KeptGroup
 from tests.effort import scaled
 from tests.executor.fakes import chunk
+from tests.executor.interrupter import Interrupter, ctrl_c
 
 SIZE = 800
 
@@ -184,8 +187,8 @@ def test_a_change_that_comes_in_the_middle_of_another_one_is_made_after_it(on: C
     filled(kept, first, 3)
     filled(idle, ended, 2)
     second, third = ledger_of(10 * SIZE, shares=True), ledger_of(10 * SIZE, shares=True)
-    with keeping._changing() as in_time:
-        assert in_time
+
+    def is_slow() -> None:
         for call, *arguments in (
             (keeping.join, second, kept),
             (keeping.leave, first),
@@ -195,32 +198,37 @@ def test_a_change_that_comes_in_the_middle_of_another_one_is_made_after_it(on: C
         on(keeping.leave, ended)
         assert [each() for each in kept.ledgers] == [first], "the holder saw a change"
         assert keeping.idle_bytes() == 0
+
+    assert keeping._make(is_slow)
     assert [each() for each in kept.ledgers] == [second, third]
     assert keeping.idle_bytes() == 2 * SIZE
     assert counted(second) == counted(third) == (0, 3 * SIZE)
     keeping.leave(second)
     keeping.leave(third)
     assert keeping.idle_bytes() == 5 * SIZE
-    del kept, idle
 
 
 class Gate:
     """The lock of changes, which stands still before it is free, and after it was not to be had."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.owner = 0
         self.frees = threading.Event()
         self.tried = threading.Event()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         got = self.lock.acquire(blocking, timeout)
-        if not got:
+        if got:
+            self.owner = threading.get_ident()
+        else:
             self.tried.set()
         return got
 
     def release(self) -> None:
-        self.frees.set()
-        assert self.tried.wait(60)
+        if self.owner == threading.get_ident():
+            self.frees.set()
+            assert self.tried.wait(60)
         self.lock.release()
 
 
@@ -260,3 +268,33 @@ def test_changes_of_many_threads_are_all_made() -> None:
         thread.join(60)
     assert {each() for each in kept.ledgers} == set(ledgers) and len(kept.ledgers) == len(ledgers)
     assert not keeping._Process.idle
+
+
+def test_an_interrupt_at_any_point_of_a_change_leaves_the_lock_free_and_the_bytes_right() -> None:
+    for at in itertools.count(1):
+        kept = KeptChunks()
+        ledger, other = ledger_of(10 * SIZE, shares=True), ledger_of(10 * SIZE, kept)
+        interrupter = Interrupter(at, ctrl_c)
+        previous = sys.gettrace()
+        sys.settrace(interrupter)
+        try:
+            keeping.join(ledger, kept)
+            keeping.add(ledger, kept, group(0, chunk(0, SIZE)))
+            keeping.leave(other)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(previous)
+        elsewhere(keeping._catch_up)
+        elsewhere(keeping.leave, other)
+        assert not keeping._Process.queued, interrupter.where
+        assert [each() for each in kept.ledgers] == ([ledger] if ledger.kept else []), interrupter.where
+        assert kept.num_bytes == sum(one.num_bytes for one in kept.groups), interrupter.where
+        assert counted(ledger_of(10 * SIZE, kept)) == (0, kept.num_bytes), interrupter.where
+        elsewhere(keeping.leave, ledger)
+        assert not kept.ledgers
+        assert keeping.idle_bytes() == kept.num_bytes, interrupter.where
+        del kept, ledger, other
+        if interrupter.points < at:
+            break
+    assert at > 50

@@ -49,7 +49,7 @@ class Buckets:
         given = boundaries.to_list()
         if not pa.types.is_integer(type):
             return cls(type, 0, np.array(given, dtype))
-        limits = np.iinfo(type.to_pandas_dtype())
+        limits = np.iinfo(dtype)
         whole = [math.ceil(each) for each in given]
         kept = [each for each in whole if limits.min < each <= limits.max]
         return cls(type, sum(each <= limits.min for each in whole), np.array(kept, dtype))

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.own import xxh64
-from arrowflow.types import Array
+from arrowflow.types import Array, numpy_dtype
 
 _OFFSETS: Final = {
     pa.string(): np.int32,
@@ -65,7 +65,7 @@ def hashes(array: pa.Array) -> Array:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_integer(array.type):
-        numbers = np.frombuffer(array.buffers()[1] or b"", array.type.to_pandas_dtype())
+        numbers = np.frombuffer(array.buffers()[1] or b"", numpy_dtype(array.type))
         taken = numbers[array.offset : array.offset + len(array)]
         return xxh64.of_words(taken.astype(np.int64).view(np.uint64))
     _, places, data = array.buffers()
