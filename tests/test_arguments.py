@@ -122,19 +122,22 @@ def arguments(is_meant: Callable[[Callable[..., Any], inspect.Parameter], bool])
 
 
 def is_flag(function: Callable[..., Any], argument: inspect.Parameter) -> bool:
-    """Whether an argument is true or false; only a text depends on those of `explain`."""
-    return str(argument.annotation) in {"bool", "bool | None"} and function.__name__ != "explain"
+    """Whether an argument is true or false."""
+    return str(argument.annotation) in {"bool", "bool | None"}
 
 
 def is_checked(function: Callable[..., Any], argument: inspect.Parameter) -> bool:
     """Whether an argument of a dataset or a source is no table: a text, a number, a list or a mapping."""
     named = function.__name__.startswith(("read", "from_generator", "sample_from"))
-    is_ours = (function.__qualname__.startswith("Dataset.") and function.__name__ not in OF_LOADERS) or named
+    is_ours = (
+        function.__qualname__.startswith("Dataset.") and function.__name__ not in OTHERS_CHECK
+    ) or named
     needed = argument.default is not argument.empty or function.__name__ in GIVEN
     return is_ours and needed and argument.name not in {"self", "table", "fn", "columns"}
 
 
-OF_LOADERS = {name for name in dir(af.Dataset) if name.startswith("to_")} | {"apply"}
+OTHERS_CHECK = {"apply", "to_ray"}
+"""What hands its arguments on, unseen."""
 
 
 def called(function: Callable[..., Any], tmp_path: Path, argument: str, value: object) -> Any:
@@ -142,7 +145,9 @@ def called(function: Callable[..., Any], tmp_path: Path, argument: str, value: o
     given = GIVEN.get(name, ())
     if name.startswith(("write_", "read")):
         given = (tmp_path / "x",)
-    if function.__qualname__.partition(".")[0] in {"Dataset", "Iterator", "Loader"}:
+    if name == "explain":
+        given = (af.range(3).to_numpy(),)
+    elif function.__qualname__.partition(".")[0] in {"Dataset", "Iterator", "Loader"}:
         dataset: Any = af.from_arrow(pa.table({"id": [1, 2], "t": [[1], [2, 3]]}))
         if name == "load_state_dict":
             dataset = iter(dataset) if "Iterator" in function.__qualname__ else dataset.to_numpy()

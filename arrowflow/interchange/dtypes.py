@@ -47,7 +47,7 @@ def dtype_named(value: Any) -> np.dtype[Any]:
         if is_polars_type(value):
             value = pl.Series([], dtype=value).to_numpy().dtype
         return np.dtype(value)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise PlanError(f"expected a dtype such as np.float32 or 'float32', got {shown(value)}") from error
 
 

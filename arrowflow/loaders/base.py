@@ -22,7 +22,7 @@ from arrowflow.observe.reported import Reported
 from arrowflow.observe.timeline import Recording
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.functions.function import function_name
-from arrowflow.options import check_size
+from arrowflow.options import check_flag, check_size
 from arrowflow.physical.tuning import Statistics
 from arrowflow.plan.traits import Resume
 from arrowflow.plan.walk import post_order
@@ -362,7 +362,7 @@ class Loader(Reported, Generic[T]):
         Raises:
             PlanError: `what_if` has another key than `cpu_budget`; or `copies` asks for columns that are not known yet.
         """
-        if not copies:
+        if not check_flag("explain", "copies", copies):
             return super().explain(verbose=verbose, what_if=what_if)
         prepared = self._prepared()
         schema = prepared.batch_schema

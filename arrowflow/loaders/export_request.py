@@ -21,6 +21,7 @@ from arrowflow.interchange.converted import ColumnRequest, ListLayout, converted
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interchange.null_values import is_policy
 from arrowflow.interchange.to_numpy import ColumnExport
+from arrowflow.options import check_choice, check_flag
 
 Dtype = Any
 """The result of a framework's resolver for the dtype that a user named."""
@@ -85,10 +86,6 @@ def export_request(
         raise PlanError(
             f"{operator}: dtypes is a mapping from names of columns to dtypes, got {shown(dtypes)}"
         )
-    if lists not in get_args(ListLayout):
-        raise PlanError(f"{operator}: lists is 'dense', 'ragged' or 'padded', got {shown(lists)}")
-    if not isinstance(strict_zero_copy, bool):
-        raise PlanError(f"{operator}: strict_zero_copy is True or False, got {shown(strict_zero_copy)}")
     if isinstance(null, Mapping) and not _has_names(null):
         raise PlanError(f"{operator}: null maps names of columns to what becomes of nulls, got {shown(null)}")
     for value in null.values() if isinstance(null, Mapping) else (null,):
@@ -110,8 +107,8 @@ def export_request(
         if of_all is None
         else resolved(of_all, after=", or a mapping from names of columns to dtypes"),
         null=dict(null) if isinstance(null, Mapping) else null,
-        lists=lists,  # type: ignore[arg-type]  # checked above
-        strict_zero_copy=strict_zero_copy,
+        lists=check_choice(operator, "lists", lists, get_args(ListLayout)),
+        strict_zero_copy=check_flag(operator, "strict_zero_copy", strict_zero_copy),
     )
 
 

@@ -10,6 +10,7 @@ from arrowflow.observe.page import page
 from arrowflow.observe.report import report
 from arrowflow.observe.what_if import predicted
 from arrowflow.observe.whole_file import write_whole
+from arrowflow.options import check_flag
 from arrowflow.physical.tuning import Statistics
 
 
@@ -31,7 +32,7 @@ class Reported:
                 would limit it. That is worked out from the figures of the run; nothing is run for it.
 
         Raises:
-            PlanError: `what_if` has another key than `cpu_budget`.
+            PlanError: `what_if` has another key than `cpu_budget`, or `verbose` is no flag.
 
         Examples:
             >>> import arrowflow as af
@@ -41,6 +42,7 @@ class Reported:
             >>> print(loader.explain(what_if={"cpu_budget": 8}).splitlines()[-1])  # doctest: +ELLIPSIS
             with cpu_budget=8 about ... rows/s, ... times as many...; ... would limit you
         """
+        check_flag("explain", "verbose", verbose)
         statistics = self.stats()
         text = report(statistics, verbose=verbose)
         return text if what_if is None else f"{text}\n{predicted(statistics, what_if)}"
