@@ -359,11 +359,11 @@ class Policy:
     def _fit_budget(self, window: RunWindow) -> None:
         """Takes back calls that wait but together compute more than the budget: tokens do not count them."""
         for key, part in sorted(window.tunable(), key=lambda entry: -entry[1].cores):
-            calls = max(
-                1, int(min(part.in_flight, part.stage.limits.max_calls) * self._cpu_budget / window.cores)
-            )
+            # Calls count in the window where they end, so it may seem that more were in flight than may be.
+            flying = min(part.in_flight, part.stage.limits.max_calls)
+            calls = max(1, int(flying * self._cpu_budget / window.cores))
             if part.may_wait and part.stage.limits.weight < WAITS and calls < part.stage.limits.max_calls:
-                reason = f"{part.in_flight:.1f} calls in flight take {window.cores:.1f} cores of {self._cpu_budget}"
+                reason = f"{flying:.1f} calls in flight take {window.cores:.1f} cores of {self._cpu_budget}"
                 self._set(key, max_calls=calls, reason=reason)
                 self._settle()
                 return
