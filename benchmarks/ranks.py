@@ -1,8 +1,8 @@
-"""Several processes: four ranks against one that runs all lanes, in parts against whole, and a PyTorch `DataLoader`.
+"""Several processes: four ranks against one that runs all lanes, and in parts against whole.
 
-All run four epochs, of which the last three count (see `lanes`): ranks from a barrier to the end of the last of them. Each
-rank has its part of the cores, Polars' pool too (`POLARS_MAX_THREADS`), as docs/ranks.md advises. Of two workers one runs the
-pipeline on all cores, beside `to_torch` in one process. PyTorch has to be installed for them, else they are left out.
+All run four epochs, of which the last three count (see `lanes`), from a barrier to the end of the last of them. Each
+rank has its part of the cores, Polars' pool too (`POLARS_MAX_THREADS`), as docs/ranks.md advises. `torch_wide` has the
+workers of a PyTorch `DataLoader`.
 
 "In parts" and "whole" have four ranks with a function after `batch` that takes some 10 µs a row, as features of texts or
 images do. Whole, each rank decodes all rows, and calls the function for its own.
@@ -10,11 +10,9 @@ images do. Whole, each rank decodes all rows, and calls the function for its own
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
 import time
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import data, harness, lanes, wide
@@ -22,12 +20,10 @@ from benchmarks import data, harness, lanes, wide
 WORKLOAD: Final = "wide, shuffled"
 RANKS: Final = 4
 NEEDED_SPEED: Final = 1.0
-NEEDED_OF_WORKERS: Final = 0.9
 NEEDED_OF_WHOLE: Final = 0.9
 COSTLY_ROWS: Final = 200_000
 COSTLY_PASSES: Final = 60
 CORES: Final = len(os.sched_getaffinity(0))
-HAS_TORCH: Final = importlib.util.find_spec("torch") is not None
 
 
 def costly(batch: dict[str, Any]) -> dict[str, Any]:
@@ -86,39 +82,6 @@ def _ranks(size: int, how: str | None = None) -> harness.Contender:
     return measure
 
 
-def _workers(workers: int) -> harness.Contender:
-    def measure() -> harness.Measurement:
-        from torch.utils.data import DataLoader
-
-        plan = lanes.pipeline(WORKLOAD)
-        loader: Any = plan.to_torch()
-        if workers:
-            loader = DataLoader(
-                plan.to_torch_dataset(),
-                batch_size=None,
-                num_workers=workers,
-                multiprocessing_context="spawn",
-                persistent_workers=True,
-            )
-        for _ in loader:
-            pass
-        processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
-        watch, cpu = harness.Stopwatch(), sum(map(_cpu_seconds, processes))
-        rows = _rows(loader)
-        cpu = sum(map(_cpu_seconds, processes)) - cpu
-        return harness.Measurement(rows, watch.measurement(rows).seconds, cpu)
-
-    return measure
-
-
-def _cpu_seconds(process: int | None) -> float:
-    """Returns the CPU time of a process until now."""
-    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf(
-        "SC_CLK_TCK"
-    )  # utime and stime: fields 14 and 15 of `proc(5)`
-
-
 def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     """Returns the bars."""
     bars = []
@@ -137,18 +100,6 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
         bars.append(
             harness.Bar("whole, 4 ranks, against in parts", f">= {needed} x", told, speed >= needed, speed)
         )
-    if {"2 workers", "no workers"} <= rounds.keys():
-        speed = harness.ratio(rounds, "2 workers", "no workers")
-        told = f"{harness.millions(rounds, '2 workers')} against {harness.millions(rounds, 'no workers')} M rows/s"
-        bars.append(
-            harness.Bar(
-                "DataLoader with 2 workers, against to_torch",
-                f">= {NEEDED_OF_WORKERS} x",
-                told,
-                speed >= NEEDED_OF_WORKERS,
-                speed,
-            )
-        )
     return bars
 
 
@@ -157,7 +108,6 @@ CONTENDERS: Final[dict[str, harness.Contender]] = {
     "4 ranks": _ranks(RANKS),
     "in parts": _ranks(RANKS, "parts"),
     "whole": _ranks(RANKS, "whole"),
-    **({"no workers": _workers(0), "2 workers": _workers(2)} if HAS_TORCH else {}),
 }
 
 if __name__ == "__main__":
