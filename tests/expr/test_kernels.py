@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from decimal import Decimal
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any, Final
 
 import numpy as np
@@ -18,9 +18,20 @@ from hypothesis import strategies as st
 from pyarrow import _acero as acero
 
 import arrowflow as af
-from arrowflow.expr import Program, Project, Where, compile_steps, normalise, output_fields, parse_expression
-from arrowflow.expr.compile.graph import reachable
-from arrowflow.expr.compile.lowering import stored_integer
+from arrowflow.expr import (
+    Program,
+    Project,
+    Where,
+    compile_steps,
+    forget_compiled,
+    normalise,
+    output_fields,
+    parse_expression,
+)
+from arrowflow.expr.compile.graph import Op, reachable
+from arrowflow.expr.compile.lower_arrow import ArrowLowering
+from arrowflow.expr.compile.lower_polars import PolarsLowering
+from arrowflow.expr.compile.lowering import Lowering, stored_integer
 from arrowflow.expr.compile.slots import ops_of
 from arrowflow.expr.run.numpy_kernels import KERNELS, VALIDITY
 from tests.effort import scaled
@@ -408,6 +419,32 @@ def test_every_kernel_runs_in_some_expression() -> None:
     assert not missing, (
         f"no expression in POLARS, ARROW or TRANSCENDENTAL runs {sorted(missing)}: arrowflow/expr/README.md lists the"
         " places of a kernel"
+    )
+
+
+@pytest.mark.parametrize("lowering", [PolarsLowering, ArrowLowering])
+def test_every_rule_lowers_some_expression(lowering: type[Lowering], monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: set[str] = set()
+
+    def watched(function: str, rule: Callable[..., Op]) -> Callable[..., Op]:
+        @wraps(rule)
+        def call(*arguments: Any, **options: Any) -> Op:
+            found = rule(*arguments, **options)  # raises where the engine has to do it
+            lowered.add(function)
+            return found
+
+        return call
+
+    monkeypatch.setattr(
+        lowering, "rules", {name: watched(name, rule) for name, rule in lowering.rules.items()}
+    )
+    forget_compiled()
+    for source in EVERYTHING:
+        compile_steps([Project((("out", parse_expression(source, operator="test")),))], SCHEMA)
+    missing = lowering.rules.keys() - lowered
+    assert not missing, (
+        f"no expression in POLARS, ARROW or TRANSCENDENTAL runs {sorted(missing)} without its engine: "
+        "arrowflow/expr/README.md lists the places of a kernel"
     )
 
 
