@@ -4,7 +4,7 @@ All run four epochs, of which the last three count (see `lanes`), from a barrier
 rank has its part of the cores, Polars' pool too (`POLARS_MAX_THREADS`), as docs/ranks.md advises. `torch_wide` has the
 workers of a PyTorch `DataLoader`.
 
-"In parts" and "whole" have four ranks with a function after `batch` that takes some 10 µs a row, as features of texts or
+"In parts" and "whole" have four ranks, and a function after `batch`. It takes some 10 µs a row, as features of texts or
 images do. Whole, each rank decodes all rows, and calls the function for its own.
 """
 

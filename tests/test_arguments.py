@@ -98,7 +98,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "sample_from_datasets": ([af.range(1)],),
     "choose_from_datasets": ([af.range(1)], af.range(1)),
 }
-"""What methods with flags need besides."""
+"""The arguments that methods with flags need besides."""
 
 OTHERS: dict[str, dict[str, Any]] = {
     "decode_image": {"size": (8, 8)},
@@ -129,15 +129,13 @@ def is_flag(function: Callable[..., Any], argument: inspect.Parameter) -> bool:
 def is_checked(function: Callable[..., Any], argument: inspect.Parameter) -> bool:
     """Whether an argument of a dataset or a source is no table: a text, a number, a list or a mapping."""
     named = function.__name__.startswith(("read", "from_generator", "sample_from"))
-    is_ours = (
-        function.__qualname__.startswith("Dataset.") and function.__name__ not in OTHERS_CHECK
-    ) or named
+    is_ours = (function.__qualname__.startswith("Dataset.") and function.__name__ not in HANDS_ON) or named
     needed = argument.default is not argument.empty or function.__name__ in GIVEN
     return is_ours and needed and argument.name not in {"self", "table", "fn", "columns"}
 
 
-OTHERS_CHECK = {"apply", "to_ray"}
-"""What hands its arguments on, unseen."""
+HANDS_ON = {"apply", "to_ray"}
+"""Methods that hand their arguments on without a look."""
 
 
 def called(function: Callable[..., Any], tmp_path: Path, argument: str, value: object) -> Any:

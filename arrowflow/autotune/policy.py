@@ -360,10 +360,12 @@ class Policy:
         """Takes back calls that wait but together compute more than the budget: tokens do not count them."""
         for key, part in sorted(window.tunable(), key=lambda entry: -entry[1].cores):
             # Calls count in the window where they end, so it may seem that more were in flight than may be.
-            flying = min(part.in_flight, part.stage.limits.max_calls)
-            calls = max(1, int(flying * self._cpu_budget / window.cores))
+            in_flight = min(part.in_flight, part.stage.limits.max_calls)
+            calls = max(1, int(in_flight * self._cpu_budget / window.cores))
             if part.may_wait and part.stage.limits.weight < WAITS and calls < part.stage.limits.max_calls:
-                reason = f"{flying:.1f} calls in flight take {window.cores:.1f} cores of {self._cpu_budget}"
+                reason = (
+                    f"{in_flight:.1f} calls in flight take {window.cores:.1f} cores of {self._cpu_budget}"
+                )
                 self._set(key, max_calls=calls, reason=reason)
                 self._settle()
                 return

@@ -10,18 +10,18 @@ Runs of one plan count its chunks each, as they count a cache in memory. Between
 that divide the memory of the process, see `workers.cores`, count them as `idle`, and take them once their own are gone.
 
 A run changes its own ledger under its own lock. It tells other ledgers by `Ledger.told`, which needs no lock. The lock
-of this module is the innermost one. In the middle of a change the garbage collector, or an interrupt, may close another run:
-on the thread that holds the lock, and so waiting for that run's lock, while a worker of that run waits here. So nobody may
-wait for the lock for long, and no change may begin inside of another one: `_Process.busy` says that one is in progress.
+of this module is the innermost one. The garbage collector or an interrupt may close another run in the middle of a change.
+Then the thread that holds the lock waits for that run's lock, while a worker of that run waits here. So nobody may wait
+for the lock for long, and no change may begin inside of another one: `_Process.busy` says that one is in progress.
 
 * `join` and `leave` must not fail, and so never wait. They queue their change, and make it at once if the lock is free. If it
   is not, its holder makes the change: whoever lets the lock go looks at the queue afterwards. A change is queued before
   its thread tries the lock. So either the try succeeds, or the lock was still held, and the holder's look comes later.
-* Others wait for some time. Who does not get the lock keeps nothing, or takes bytes back at the next call.
+* Others wait for some time. Without the lock they keep nothing, or take bytes back at the next call.
 * An interrupt may come right after a call, and nowhere else. If it comes right after the lock was taken, nobody has been
   told so. Therefore whoever tried the lock releases it, and `RLock` refuses a thread that does not own it. A queued change
-  that an interrupt cuts off is made again by whoever comes next, so each can be made twice. Of an interrupted `add`, runs
-  beside it may not hear; a run that begins later counts what is kept.
+  that an interrupt cuts off is made again by whoever comes next, so each can be made twice. Other runs may not hear of an
+  interrupted `add`; a run that begins later counts what is kept.
 """
 
 from __future__ import annotations
@@ -56,15 +56,29 @@ class _Process:
     idle: tuple[weakref.ref[KeptChunks], ...] = ()
 
 
-def _make(change: Callable[[], object], patience: float = PATIENCE_SECONDS) -> bool:
-    """Makes a change under the lock, after those that are queued. Returns False if the lock did not come in time."""
+def _make(change: Callable[[], None]) -> bool:
+    """Makes a change after those that are queued. Returns False if the lock did not come in time."""
+    made = _under_lock(PATIENCE_SECONDS, change)
+    _catch_up()
+    return made
+
+
+def _under_lock(patience: float, change: Callable[[], None] | None = None) -> bool:
+    """Makes the queued changes, and then another one. Returns False if the lock did not come in time.
+
+    The caller looks at the queue afterwards: others may have queued a change before the lock was free.
+    """
     try:
         if not _Process.lock.acquire(timeout=patience) or _Process.busy:
             return False
         try:
             _Process.busy = True
-            _make_queued()
-            change()
+            while _Process.queued:
+                _Process.queued[0]()
+                _Process.queued.popleft()
+            if change is not None:
+                change()
+            return True
         finally:
             _Process.busy = False
     finally:
@@ -73,8 +87,6 @@ def _make(change: Callable[[], object], patience: float = PATIENCE_SECONDS) -> b
         except RuntimeError as error:  # it did not come
             if is_interrupt(error):
                 raise
-    _catch_up()
-    return True
 
 
 def _change(change: Callable[[], None]) -> None:
@@ -84,14 +96,8 @@ def _change(change: Callable[[], None]) -> None:
 
 
 def _catch_up() -> None:
-    while _Process.queued and _make(_make_queued, 0):
+    while _Process.queued and _under_lock(0):
         pass
-
-
-def _make_queued() -> None:
-    while _Process.queued:
-        _Process.queued[0]()
-        _Process.queued.popleft()
 
 
 def begin(ledger: Ledger, *, shares: bool) -> None:
@@ -153,7 +159,8 @@ def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
             _tell(kept, group, is_new=True)
             was_added = True
 
-    if _make(adds) and was_added:
+    _make(adds)
+    if was_added:
         ledger.drain()
         ledger.reserve(0)
     return was_added

@@ -360,7 +360,8 @@ class Loader(Reported, Generic[T]):
                 run would deliver, and what would limit it. Nothing is run for it.
 
         Raises:
-            PlanError: `what_if` has another key than `cpu_budget`; or `copies` asks for columns that are not known yet.
+            PlanError: `what_if` has another key than `cpu_budget`; a flag is none; or `copies` asks for columns that are
+                not known yet.
         """
         if not check_flag("explain", "copies", copies):
             return super().explain(verbose=verbose, what_if=what_if)

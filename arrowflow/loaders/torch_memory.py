@@ -28,6 +28,7 @@ from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.loaders.numpy import Arrays
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.optional import optional
+from arrowflow.options import check_flag
 
 Tensors = dict[str, Any]
 
@@ -39,8 +40,7 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
         PlanError: `device` names no device, or an absent device; or pinned memory is impossible here.
         MissingPackageError: The user asks for a CUDA device or pinned memory, and PyTorch is not installed.
     """
-    if not isinstance(pin_memory, bool):
-        raise PlanError(f"{operator}: pin_memory is True or False, got {shown(pin_memory)}")
+    pin_memory = check_flag(operator, "pin_memory", pin_memory)
     if device is None and not pin_memory:
         return None
     torch = optional("torch", user=operator, extra="torch")

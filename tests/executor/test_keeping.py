@@ -279,8 +279,11 @@ def test_an_interrupt_at_any_point_of_a_change_leaves_the_lock_free_and_the_byte
         sys.settrace(interrupter)
         try:
             keeping.join(ledger, kept)
-            keeping.add(ledger, kept, group(0, chunk(0, SIZE)))
+            for number in range(2):
+                keeping.add(ledger, kept, group(number, chunk(number, SIZE)))
+            ledger.reserve(9 * SIZE)  # one of them goes
             keeping.leave(other)
+            assert kept.num_bytes == SIZE
         except KeyboardInterrupt:
             pass
         finally:

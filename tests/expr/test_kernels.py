@@ -1,4 +1,4 @@
-"""What NumPy computes is what the owning engine computes: same type, same nulls, same values."""
+"""NumPy computes what the owning engine computes: same type, same nulls, same values."""
 
 from __future__ import annotations
 
