@@ -36,8 +36,7 @@ from arrowflow.errors import ArrowflowError, DataError, PlanError, printable, sh
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.features import fit as fitting
 from arrowflow.features.feature_statistics import FeatureStatistics
-from arrowflow.features.parts import add_part, part_of, part_schema
-from arrowflow.features.quantiles import BLOCK_ROWS
+from arrowflow.features.parts import add_part, batch_rows, part_of, part_schema
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
 from arrowflow.iterator import Iterator as Run
@@ -2982,7 +2981,7 @@ class Dataset:
     def _counted(self, operator: str, columns: fitting.Columns) -> int:
         """Adds all rows of epoch 0 to some columns, and returns how many there were."""
         plan = Select.named_by(operator, self._plan, as_given(tuple(columns)))
-        batches = Dataset(plan).batch(BLOCK_ROWS)
+        batches = Dataset(plan).batch(batch_rows(columns))
         try:
             counted = batches.map(
                 partial(part_of, columns=columns),

@@ -1,7 +1,7 @@
 """The counting of `fit` and `describe`: what is asked for, and the counts of a column.
 
-Rows come in batches of 65,536 whatever the files look like. Batches are counted at the same time, each by itself, and added in
-their order (`parts.py`). So the same rows give the same figures to the last bit, on any number of threads.
+Rows are counted 65,536 by 65,536, whatever the files look like. Batches are counted at the same time, each by itself, and added
+in their order (`parts.py`). So the same rows give the same figures to the last bit, on any number of threads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Column:
         )
 
     def add(self, values: pa.Array) -> None:
-        """Adds the values of some rows."""
+        """Adds the values of some rows, but not to the vocabulary."""
         missing = values.null_count
         if is_number(values.type) or pa.types.is_boolean(values.type):
             numbers = _numbers(values.drop_null() if missing else values)
@@ -67,8 +67,6 @@ class Column:
         else:
             self.moments.missing += missing
             self.moments.count += len(values) - missing
-        if self.counts is not None:
-            self.counts.add(pl.Series(values))
         if self.distinct is not None:
             self.distinct.add(pl.Series(values))
 

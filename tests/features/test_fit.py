@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import arrowflow as af
 from arrowflow.features.distinct import Distinct
 from arrowflow.features.fit import asked_for, everything
-from arrowflow.features.parts import add_part, part_of, part_schema
+from arrowflow.features.parts import add_part, batch_rows, part_of, part_schema
 from arrowflow.features.quantiles import BLOCK_ROWS, Quantiles
 from tests.effort import scaled
 from tests.ops.tables import refused
@@ -138,14 +138,17 @@ def test_a_part_holds_what_was_counted() -> None:
     whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
     for columns in (asked_for(schema, **EVERYTHING), everything(schema)):
         expected = {name: column.without_rows() for name, column in columns.items()}
-        rows = 0
-        for start in range(0, ROWS, BLOCK_ROWS):
-            batch = whole.slice(start, BLOCK_ROWS)
-            part = part_of(batch, columns=columns)
+        rows, size = 0, batch_rows(columns)
+        for start in range(0, ROWS, size):
+            part = part_of(whole.slice(start, size), columns=columns)
             assert part.schema == part_schema(columns, schema)
             rows += add_part(columns, part)
+        for start in range(0, ROWS, BLOCK_ROWS):
             for name, column in expected.items():
-                column.add(batch.column(name))
+                values = whole.slice(start, BLOCK_ROWS).column(name)
+                column.add(values)
+                if column.counts is not None:
+                    column.counts.add(values)
         assert rows == ROWS
         assert af.FeatureStatistics(columns).to_json() == af.FeatureStatistics(expected).to_json()
         distinct = [
