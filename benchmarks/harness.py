@@ -110,14 +110,14 @@ def drain(make: Callable[[], Batches], *, batch_rows: int) -> Measurement:
 
 
 def check_same(ones: Mapping[str, Measurement]) -> None:
-    """Raises unless all contenders that summed up columns got the same, but for a batch's worth of rows."""
+    """Raises unless all contenders that summed up the same columns got the same, but for a batch's worth of rows."""
     sums = {
         name: {key: value for key, value in one.extra.items() if key.startswith("sum of ")}
         for name, one in ones.items()
     }
     named = [(name, of_one) for name, of_one in sums.items() if of_one]
     for name, of_one in named:
-        first_name, first = named[0]
+        first_name, first = next(each for each in named if each[1].keys() & of_one.keys())
         same = of_one.keys() == first.keys() and all(
             math.isclose(of_one[key], first[key], rel_tol=SAME) for key in first
         )

@@ -91,8 +91,7 @@ def _text(folder: Path) -> None:
 
 
 def _encoded(folder: Path) -> None:
-    names = dict.fromkeys(("id", "price", "feature"), "BYTE_STREAM_SPLIT")
-    _one(folder, use_dictionary=["shop", "word"], column_encoding=names)
+    _one(folder, use_dictionary=["shop"], column_encoding={"word": "DELTA_BYTE_ARRAY"})
 
 
 FAULTS: Final[dict[str, Callable[[Path], None]]] = {
