@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import datetime
 import math
+from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from arrowflow.expr.parse.expression import Expr
 from arrowflow.expr.parse.tree import (
     BETWEEN,
     COMPARISONS,
+    MANY,
     MIRRORED,
     Call,
     Column,
@@ -173,42 +175,46 @@ class _Reader:
         if (
             not isinstance(column, Column)
             or not isinstance(values, Literal)
-            or not isinstance(values.value, list)
+            or not isinstance(values.value, list | array)
             or values.type is None
             or self.schema.get_field_index(column.name) < 0
         ):
             return None
         own = self.schema.field(column.name).type
         try:
-            keys = sorted(self._comparable_keys(values.value, values.type.value_type, own))
-        except TypeError:  # texts among bytes
+            given = values.value if isinstance(values.value, array) else sorted(values.value)
+            keys = self._comparable_keys(given, values.type.value_type, own)
+            keys = keys if keys is given else sorted(keys)
+        except TypeError:  # texts among bytes, or a null
             return None
         return self._among(column.name, keys) if keys else None
 
-    def _comparable_keys(self, values: list[Any], given: pa.DataType, own: pa.DataType) -> Collection[Any]:
-        """The values with which the engine may compare a column of type `own` for a list; empty if one is unknown."""
-        classes = set(map(type, values))
+    def _comparable_keys(self, values: Sequence[Any], given: pa.DataType, own: pa.DataType) -> Sequence[Any]:
+        """The values with which the engine may compare a column of type `own` for a sorted list; empty if one is unknown."""
+        classes = {int} if isinstance(values, array) else set(map(type, values))
         integers = pa.types.is_integer(own) or (pa.types.is_temporal(own) and given.equals(own))
         if pa.types.is_floating(own) and classes <= {int, float} and len(values) > _FEW:
             return self._floats(values, own)
+        samples: Sequence[Any]
         if classes == {int} and integers:
-            samples = [min(values), max(values)]  # all between them are as comparable
+            samples = [values[0], values[-1]]  # all between them are as comparable
         elif classes in ({str}, {bytes}) and not pa.types.is_temporal(own):
             samples = values[:1]
         else:
-            samples = values if len(values) <= _MANY else []
+            samples = values if len(values) <= MANY else []
         found = [self._comparable(Literal(value, given), own) for value in samples]
         if not all(found):
             return []
         return values if len(samples) < len(values) and samples else [key for keys in found for key in keys]
 
-    def _floats(self, values: list[Any], type: pa.DataType) -> Collection[float]:
+    def _floats(self, values: Sequence[Any], type: pa.DataType) -> list[float]:
         wide = np.array(values, np.float64)
         with np.errstate(over="ignore"):
             narrow = wide.astype(_NARROW[type.bit_width]).astype(np.float64)
         if np.isnan(wide).any() or (np.abs(wide) > _EXACT_FLOAT).any():
             return []
-        return np.concatenate([wide, narrow]).tolist()
+        found: list[float] = np.concatenate([wide, narrow]).tolist()
+        return found
 
     def _among(self, name: str, keys: Sequence[Any]) -> Test:
         """The test of being one of the sorted `keys`. A null may be in no list, pyarrow says."""
@@ -314,7 +320,7 @@ _OPPOSITE: Final = {
 # Above this limit, an integer written for a float column may be rounded, or compared in yet another type.
 _EXACT_FLOAT: Final = float(1 << 53)
 # Keys of rare types are looked at one by one, 50 µs each. Longer lists of them prune nothing.
-_FEW, _MANY = 16, 1000
+_FEW = 16
 
 
 def _possible(function: str, low: Any, high: Any, value: Any) -> bool:

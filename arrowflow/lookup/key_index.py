@@ -23,7 +23,7 @@ Places = npt.NDArray[np.int64]
 MISSING: Final = -1
 """Stands for the row of a key that the table lacks."""
 BLOCK_ROWS: Final = 1 << 15
-"""Rows that are looked up together: arrays of 256 KiB are used again, and those of twice this size cost half of the time."""
+"""Rows that are looked up or added together: arrays of 256 KiB are used again, and those of twice this size cost half of the time."""
 MAX_ROWS: Final = (1 << 31) - 1
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -65,8 +65,12 @@ class KeyIndex:
         self._same_as: Rows = np.arange(
             rows, dtype=np.int32
         )  # of each row one row of its key, the same for all
-        left = self._same_as if there is None else np.flatnonzero(there).astype(np.int32)
-        self._add(left, self._first_slots(mine)[left])
+        for start in range(0, rows, BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            left, slots = self._same_as[block], self._first_slots([word[block] for word in mine])
+            if there is not None:
+                left, slots = left[there[block]], slots[there[block]]
+            self._add(left, slots)
         self.again = self._found_again()
 
     def _add(self, left: Rows, slots: npt.NDArray[np.int64]) -> None:

@@ -16,9 +16,11 @@ from arrowflow.expr.compile.lower_polars import PolarsLowering
 from arrowflow.expr.compile.lowering import Env, Lowering
 from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Stack
 from arrowflow.expr.own.function import Compute, function
+from arrowflow.expr.own.replaced import Replaced
 from arrowflow.expr.parse import arrow_tree, polars_tree
 from arrowflow.expr.parse.expression import Expr, expand, parse_expression
 from arrowflow.expr.parse.lifted import OWN
+from arrowflow.expr.parse.long_mapping import long_mapping
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, Unsupported
 from arrowflow.expr.run.eager import Casting, Filling, FillingCodes, Stacking
 from arrowflow.expr.run.foreign import (
@@ -29,7 +31,15 @@ from arrowflow.expr.run.foreign import (
     has_single_type,
     polars_type,
 )
-from arrowflow.types import declared_values, exact_values, is_number, numpy_dtype, scalar
+from arrowflow.types import (
+    convert,
+    declared_values,
+    exact_values,
+    is_number,
+    normalise,
+    numpy_dtype,
+    scalar,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +208,7 @@ def _expr_slot(expr: Expr, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
         check_columns((tree.name,), schema)
         return Passed(tree.name, schema.field(tree.name).type)
     type = type_of_expr(expr, schema)
-    own = _own_slot(tree, type, schema)
+    own = _own_slot(tree, type, schema) or _replaced_slot(expr, type, schema)
     if own is not None:
         return own
     op = lowered(expr, type, env, schema, graph)
@@ -215,6 +225,36 @@ def _own_slot(tree: Node, type: pa.DataType, schema: pa.Schema) -> Slot | None:
         return None
     name = tree.args[0].name
     return Eager((name,), type, _own_function(tree, schema.field(name).type))
+
+
+def _replaced_slot(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Slot | None:
+    """Returns how to make a column that is nothing but `replace_strict` with a long mapping.
+
+    Polars runs it where types differ: of the column and the old values, or of the new values, the default and the result.
+    """
+    found = long_mapping(expr.json()) if expr.engine == "polars" else None
+    if found is None or found.old.null_count():
+        return None
+    old, new = (series.to_arrow(compat_level=pl.CompatLevel.oldest()) for series in (found.old, found.new))
+    own = schema.field(found.column).type
+    is_key = (pa.types.is_integer(own) and own.equals(old.type)) or (_is_text(own) and _is_text(old.type))
+    is_value = not (pa.types.is_nested(type) or pa.types.is_dictionary(type)) and type.equals(
+        normalise(new.type)
+    )
+    if not (is_key and is_value and len(new) in (1, len(old))):
+        return None
+    default = None
+    if found.default is not None:
+        try:
+            default = found.default.cast(found.new.dtype).to_arrow(compat_level=pl.CompatLevel.oldest())
+        except pl.exceptions.PolarsError:
+            return None
+    values = [None if array is None else convert(array, type) for array in (new, default)]
+    return Eager((found.column,), type, Replaced(found.column, found.old, *values))
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
 
 
 def _own_function(call: Call, type: pa.DataType, most: int | None = None) -> Compute:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.expr.own.hash_bucket import hashes
 from arrowflow.lazy import compute as pc
+from arrowflow.lookup.key_index import KeyIndex
 from arrowflow.types import Array, numpy_dtype
 
 MOST_BY_ARROW: Final = 32_768
@@ -124,20 +125,13 @@ def _by_polars(words: pl.Series, type: pa.DataType) -> Callable[[pa.Array], Arra
 def _places_of_numbers(words: pl.Series, type: pa.DataType) -> Callable[[pa.Array], Array]:
     dtype = numpy_dtype(type)
     assert dtype is not None
-    limits = np.iinfo(dtype)
-    pairs = sorted((word, at) for at, word in enumerate(words, 1) if limits.min <= word <= limits.max)
-    known = np.array([word for word, _ in pairs], dtype)
-    at = np.array([place for _, place in pairs], np.uint32)
+    limits, numbers = np.iinfo(dtype), words.to_numpy()
+    rows = np.flatnonzero((limits.min <= numbers) & (numbers <= limits.max))
+    known = pa.py_buffer(numbers[rows].astype(dtype))
+    index = KeyIndex(_keys(pa.Array.from_buffers(type, len(rows), [None, known])))
+    at = np.append(rows + 1, 0).astype(np.uint32)  # the last one is read for `MISSING`, -1
+    return lambda array: at[index.find(_keys(array))]
 
-    def places(array: pa.Array) -> Array:
-        values = np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset : array.offset + len(array)]
-        if not len(known):
-            return np.zeros(len(array), np.uint32)
-        near = np.searchsorted(known, values)
-        near[near == len(known)] = 0
-        found = at[near] * (known[near] == values)
-        if array.null_count:
-            found *= _valid(array)
-        return found
 
-    return places
+def _keys(array: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([array], names=["word"])

@@ -169,20 +169,16 @@ def _placeholder(name: str) -> tuple[bytes, str]:
 
 def constant_expression(node: Json) -> pl.Expr | None:
     """Returns the expression of a node that has nothing but a lifted constant, None for any other node."""
-    data = _packed(node)
-    return None if data is None else pl.Expr.deserialize(io.BytesIO(data), format="binary")
-
-
-def _packed(node: Json) -> bytes | None:
-    """Returns the binary form of keys around one constant."""
-    if isinstance(node, Constant):
-        data = node.data
-        return None if isinstance(data, str) else b"\xc6" + len(data).to_bytes(4) + data
-    if not isinstance(node, dict) or len(node) != 1:
+    keys = b""
+    while isinstance(node, dict) and len(node) == 1:
+        ((key, node),) = node.items()
+        if len(key) >= 32:
+            return None
+        keys += b"\x81" + bytes([0xA0 | len(key)]) + key.encode()
+    if not isinstance(node, Constant) or isinstance(node.data, str):
         return None
-    ((key, value),) = node.items()
-    inner = _packed(value) if len(key) < 32 else None
-    return None if inner is None else b"\x81" + bytes([0xA0 | len(key)]) + key.encode() + inner
+    form = b"".join((keys, b"\xc6", len(node.data).to_bytes(4), node.data))
+    return pl.Expr.deserialize(io.BytesIO(form), format="binary")
 
 
 def lifted(text: str) -> str:

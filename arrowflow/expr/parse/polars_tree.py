@@ -9,6 +9,7 @@ import decimal
 import io
 import re
 import warnings
+from array import array
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
@@ -19,7 +20,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.expr.parse.lifted import constant_expression, dumps, like, loads, serialised, whole
 from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
-from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
+from arrowflow.expr.parse.tree import MANY, Call, Column, Literal, Node, column_names
 from arrowflow.types import convert, exact_values, normalise
 
 Json = Any
@@ -328,11 +329,22 @@ def _constant(node: Json) -> Literal | None:
         series = None if expr is None else pl.select(expr).to_series()
         if series is None or series.len() != 1 or not _is_flat(series.dtype):
             return None
-        array = series.to_arrow()
+        found = series.to_arrow()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException):
         return None  # Polars fails at run time with its own message, or Arrow lacks the type
-    type = normalise(array.type)
-    return Literal(exact_values(convert(array, type))[0], type)
+    type = normalise(found.type)
+    found = convert(found, type)
+    return Literal(_many_integers(series) or exact_values(found)[0], type)
+
+
+def _many_integers(lists: pl.Series) -> array[int] | None:
+    """Returns the sorted values of a long list of whole numbers; a list of a million objects takes 70 ms to make."""
+    values = lists.explode() if isinstance(lists.dtype, pl.List) else lists
+    if not values.dtype.is_integer() or len(values) < MANY or values.null_count():
+        return None
+    sorted_values = values.sort().to_numpy()
+    code = "bhiq"[sorted_values.dtype.itemsize.bit_length() - 1]
+    return array(code if sorted_values.dtype.kind == "i" else code.upper(), sorted_values.tobytes())
 
 
 def _kinds(node: Json) -> set[str]:

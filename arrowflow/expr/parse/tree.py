@@ -30,7 +30,7 @@ class Literal:
 
     Attributes:
         value: The constant as a Python object; a date or time is its stored integer, and None is null. `is_in` has
-            a list of constants.
+            a list of constants, or a sorted `array` of whole numbers if they are many.
         type: Its Arrow type, or None for a bare Python number in Polars, which takes its neighbour's type.
     """
 
@@ -57,6 +57,9 @@ class Call:
 
 
 Node = Column | Literal | Call
+
+MANY: Final = 1000
+"""Constants of a list that is too long to look at its values one by one."""
 
 COMPARISONS: Final = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 MIRRORED: Final = {

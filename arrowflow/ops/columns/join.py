@@ -21,9 +21,9 @@ from arrowflow.kernels.gather import GatherKernel, OfSchema, chosen, gathered
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.lookup.key_index import MAX_ROWS, MISSING, Groups, KeyIndex, Places, index_bytes
+from arrowflow.lookup.keys import check_keys
 from arrowflow.ops.columns.column_program import check_columns, column_names
-from arrowflow.ops.columns.key_index import MAX_ROWS, MISSING, Groups, KeyIndex, Places, index_bytes
-from arrowflow.ops.columns.keys import check_keys
 from arrowflow.ops.rows.explode import RepeatCutKernel
 from arrowflow.ops.sources.from_memory import same_batches
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions, check_choice, check_flag

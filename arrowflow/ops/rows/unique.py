@@ -24,13 +24,13 @@ from arrowflow.kernels.gather import GatherKernel, chosen
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.lookup.keys import Words, check_keys, hashes
 from arrowflow.ops.columns.column_program import (
     as_texts,
     bound_names,
     check_names,
     given_names,
 )
-from arrowflow.ops.columns.keys import Words, check_keys, hashes
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.position import Position

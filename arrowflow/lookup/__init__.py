@@ -1,0 +1,1 @@
+"""Keys of rows, and the row of each key in a table."""
