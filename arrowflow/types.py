@@ -241,6 +241,11 @@ def numpy_dtype(type: pa.DataType) -> np.dtype[Any] | None:
     return None
 
 
+def is_string(type: pa.DataType) -> bool:
+    """Returns whether values of a type are texts, whatever the width of their offsets."""
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
+
+
 def is_number(type: pa.DataType) -> bool:
     """Returns whether `type` is an integer or floating-point type that NumPy and both engines compute with."""
     return bool(pa.types.is_integer(type) or type in (pa.float32(), pa.float64()))

@@ -14,7 +14,7 @@ from arrowflow.formats.casting import cast_exactly, casts, check_scale
 from arrowflow.formats.offsets import has_same_values
 from arrowflow.interchange.enums import as_enum, enum_of
 from arrowflow.lazy import compute as pc
-from arrowflow.types import WITHOUT_ARRAYS
+from arrowflow.types import WITHOUT_ARRAYS, is_string
 
 _UNITS: Final = ("s", "ms", "us", "ns")
 _MAX_OFFSET: Final = 2**31 - 1
@@ -341,9 +341,7 @@ def check_texts(batch: pa.RecordBatch) -> None:
     decode the text from Parquet.
     """
     for index, type in enumerate(batch.schema.types):
-        if type.id not in _FLAT and any(
-            pa.types.is_string(leaf) or pa.types.is_large_string(leaf) for leaf in leaf_types(type)
-        ):
+        if type.id not in _FLAT and any(is_string(leaf) for leaf in leaf_types(type)):
             batch.column(index).validate(full=True)
 
 

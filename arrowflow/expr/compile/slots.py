@@ -36,6 +36,7 @@ from arrowflow.types import (
     declared_values,
     exact_values,
     is_number,
+    is_string,
     normalise,
     numpy_dtype,
     scalar,
@@ -237,7 +238,7 @@ def _replaced_slot(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Slot | N
         return None
     old, new = (series.to_arrow(compat_level=pl.CompatLevel.oldest()) for series in (found.old, found.new))
     own = schema.field(found.column).type
-    is_key = (pa.types.is_integer(own) and own.equals(old.type)) or (_is_text(own) and _is_text(old.type))
+    is_key = (pa.types.is_integer(own) and own.equals(old.type)) or (is_string(own) and is_string(old.type))
     is_value = not (pa.types.is_nested(type) or pa.types.is_dictionary(type)) and type.equals(
         normalise(new.type)
     )
@@ -251,10 +252,6 @@ def _replaced_slot(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Slot | N
             return None
     values = [None if array is None else convert(array, type) for array in (new, default)]
     return Eager((found.column,), type, Replaced(found.column, found.old, *values))
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
 
 
 def _own_function(call: Call, type: pa.DataType, most: int | None = None) -> Compute:

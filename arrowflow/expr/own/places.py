@@ -14,7 +14,7 @@ from arrowflow.errors import PlanError
 from arrowflow.expr.own.hash_bucket import hashes
 from arrowflow.lazy import compute as pc
 from arrowflow.lookup.key_index import KeyIndex
-from arrowflow.types import Array, numpy_dtype
+from arrowflow.types import Array, is_string, numpy_dtype
 
 MOST_BY_ARROW: Final = 32_768
 """Arrow makes its table of the words anew in each call, 27 ns a word. Polars keeps it, but copies the texts first, 8 ns a row."""
@@ -48,7 +48,7 @@ class Index:
         if words.dtype.is_integer():
             if pa.types.is_integer(kept):
                 return cls(_places_of_numbers(words, kept), len(words), unknown)
-        elif pa.types.is_string(kept) or pa.types.is_large_string(kept):
+        elif is_string(kept):
             few = len(words) <= MOST_BY_ARROW
             return cls((_by_arrow if few else _by_polars)(words, kept), len(words), unknown)
         expected = "whole numbers" if words.dtype.is_integer() else "texts"

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.kernels.gather import taken
-from arrowflow.types import scalar
+from arrowflow.types import is_string, scalar
 
 Lengths = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -288,7 +288,7 @@ def plain(value: Any) -> Any:
 
 
 def _given(name: str, type: pa.DataType, value: Any) -> pa.Array:
-    if isinstance(value, str) is not bool(pa.types.is_string(type) or pa.types.is_large_string(type)):
+    if isinstance(value, str) is not is_string(type):
         # Arrow would write a number as a text, and read a text as a number.
         raise PlanError(f"column {name!r} has values of type {type}, and {shown(value)} is none")
     try:

@@ -21,7 +21,7 @@ from arrowflow.ops.columns.column_program import (
     values_by_column,
 )
 from arrowflow.plan.node import Node
-from arrowflow.types import declared_values, exact_values, is_untyped, normalise
+from arrowflow.types import declared_values, exact_values, is_string, is_untyped, normalise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def holds(type: pa.DataType, value: Any) -> bool:
         case decimal.Decimal():
             return bool(types.is_decimal(type))
         case str():
-            return bool(types.is_string(type) or types.is_large_string(type))
+            return is_string(type)
         case bytes():
             return bool(
                 types.is_binary(type) or types.is_large_binary(type) or types.is_fixed_size_binary(type)
