@@ -122,7 +122,7 @@ def _examined(text: str, source: Read) -> dict[str, Any]:
         "sample_seconds": tried and list(tried),
         "findings": [_as_json(each) for each in kept],
         "gain": tried and tried[0] / tried[1],
-        "cure": _command(text, cure, *target_of(found)) if cure else None,
+        "cure": _command(text, cure, found) if cure else None,
     }
 
 
@@ -251,12 +251,13 @@ def _together(findings: Sequence[Finding]) -> dict[str, Any]:
     return found
 
 
-def _command(source: str, cure: Mapping[str, Any], to: str, codec: str) -> str:
+def _command(source: str, cure: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Returns the command that writes what was tried on the sample: row groups that are no fault keep their size."""
+    to, codec = target_of(found)
     words = ["arrowflow", "rewrite", source, "DST"]
     if to != "parquet":
         words += ["--to", to]
-    if "group_rows" in cure:
-        words += ["--group-rows", str(cure["group_rows"])]
+    words += ["--group-rows", str(cure.get("group_rows", max(1, found["split_rows"]["median"])))]
     words += ["--compression", cure.get("compression") or codec]
     for text in cure.get("fixed", ()):
         words += ["--fixed", text]
