@@ -83,6 +83,8 @@ def features() -> harness.Measurement:
     paths = _paths()
     table, stats = pq.read_table(paths), af.read_parquet(paths).fit(**FITTED)
     exprs = _features(stats)
+    for _ in af.from_arrow(table.slice(0, 10)).select(**exprs).batch(10):  # imports, and threads of pools
+        pass
     watch = harness.Stopwatch()
     rows = sum(batch.num_rows for batch in af.from_arrow(table).select(**exprs).batch(65_536))
     return watch.measurement(rows)

@@ -1,7 +1,7 @@
-"""What `fit` has counted in a batch, as rows of Arrow, so that batches are counted at the same time and added in their order.
+"""The counts of one batch as rows of Arrow: batches are counted at the same time, and added in their order.
 
 There is a row for each 65,536 rows of the batch. The words of a vocabulary are counted for the batch as a whole, and stand in
-the first row: to merge the words of several counts takes as long as to count them.
+the first row. To merge the words of several counts takes as long as to count them.
 """
 
 from __future__ import annotations
