@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from arrowflow.cli.files import dataset_of, source_of
 from arrowflow.cli.inspect import facts
 from arrowflow.cli.output import counted, size, write_json, write_text
-from arrowflow.cli.samples import Sample, sample_of, target_of
+from arrowflow.cli.samples import MIB, Sample, group_rows, sample_of, sound_group_rows, target_of
 from arrowflow.cli.targets import is_target, loaded
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError
@@ -28,12 +28,10 @@ from arrowflow.options import available_cpus
 from arrowflow.plan.walk import post_order
 from arrowflow.types import is_ordered
 
-MIB: Final = 1 << 20
 TINY_GROUP_BYTES: Final = MIB
 """Decoding a row group takes some 0.1 ms besides its values, as long as decoding 0.1 to 0.3 MiB."""
 HUGE_GROUP_BYTES: Final = 256 * MIB
 """A call holds a whole row group, and its scratch."""
-WANTED_GROUP_BYTES: Final = 32 * MIB
 TINY_FILE_BYTES: Final = MIB
 MANY_FILES: Final = 16
 SKEW: Final = 8
@@ -167,14 +165,6 @@ def _of_sizes(found: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(name="skew", text=text, cost=cost, cure=wanted)
 
 
-def group_rows(found: Mapping[str, Any]) -> int:
-    """Returns how many rows take some 32 MiB, but few enough for four row groups a core."""
-    decoded = max(1, found["splits"] * found["split_bytes"]["median"])
-    each = max(1, decoded // max(1, found["rows"]))
-    most = min(262_144, WANTED_GROUP_BYTES // each, max(found["rows"] // (4 * available_cpus()), MIB // each))
-    return max(1, 1 << max(0, most.bit_length() - 1))
-
-
 def _of_columns(source: Read, found: Mapping[str, Any]) -> Iterator[Finding]:
     assert source.schema is not None
     columns = {each["name"]: each for each in found["columns"] if "codecs" in each}
@@ -257,7 +247,7 @@ def _command(source: str, cure: Mapping[str, Any], found: Mapping[str, Any]) -> 
     words = ["arrowflow", "rewrite", source, "DST"]
     if to != "parquet":
         words += ["--to", to]
-    words += ["--group-rows", str(cure.get("group_rows", max(1, found["split_rows"]["median"])))]
+    words += ["--group-rows", str(cure.get("group_rows", sound_group_rows(found)))]
     words += ["--compression", cure.get("compression") or codec]
     for text in cure.get("fixed", ()):
         words += ["--fixed", text]

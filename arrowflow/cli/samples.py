@@ -12,9 +12,12 @@ from arrowflow.clock import WallClock
 from arrowflow.dataset import Dataset
 from arrowflow.formats.protocol import footer_of
 from arrowflow.ops.sources.files.read import Read
+from arrowflow.options import available_cpus
 from arrowflow.sources import read
 from arrowflow.write.encoders import PARQUET_CODECS
 
+MIB: Final = 1 << 20
+WANTED_GROUP_BYTES: Final = 32 * MIB
 SAMPLE_BYTES: Final = 64 << 20
 """The decoded bytes of a sample: some 50 ms, in which a difference of a fifth is seen."""
 MAX_SAMPLE_BYTES: Final = 512 << 20
@@ -33,7 +36,7 @@ class Sample:
         dataset: The rows.
         rows: Their number.
         files: The files that hold them.
-        group_rows: The rows of a row group, in the median.
+        group_rows: The rows of a row group to write.
         to: The format to write.
         compression: The codec to write, which is that of the files, as far as there is one.
     """
@@ -99,10 +102,26 @@ def sample_of(source: Read, found: Mapping[str, Any]) -> Sample | None:
         dataset=read(paths, format=source.format, columns=names, partitioning=None).take(rows),
         rows=rows,
         files=len(paths),
-        group_rows=max(1, found["split_rows"]["median"]),
+        group_rows=sound_group_rows(found),
         to=to,
         compression=codec,
     )
+
+
+def group_rows(found: Mapping[str, Any]) -> int:
+    """Returns how many rows take some 32 MiB, but few enough for four row groups a core."""
+    decoded = max(1, found["splits"] * found["split_bytes"]["median"])
+    each = max(1, decoded // max(1, found["rows"]))
+    most = min(262_144, WANTED_GROUP_BYTES // each, max(found["rows"] // (4 * available_cpus()), MIB // each))
+    return max(1, 1 << max(0, most.bit_length() - 1))
+
+
+def sound_group_rows(found: Mapping[str, Any]) -> int:
+    """Returns the rows of row groups that are no fault: as many as they have, but no fewer than a new layout would get.
+
+    Splits of texts, and those of one small file each, say nothing of the row groups of one large file.
+    """
+    return max(int(found["split_rows"]["median"]), group_rows(found))
 
 
 def target_of(found: Mapping[str, Any]) -> tuple[str, str]:

@@ -46,11 +46,6 @@ class Counts:
     frame: pl.DataFrame | None = None
     pending: list[pl.DataFrame] = field(default_factory=list)
 
-    def add(self, values: pa.Array) -> None:
-        """Adds the values of some rows."""
-        found, counts = value_counts(values)
-        self._take(pl.DataFrame({"value": pl.Series(found), "count": pl.Series(counts)}))
-
     def merge(self, other: Counts) -> None:
         """Adds the values of another part."""
         for counted in ([] if other.frame is None else [other.frame]) + other.pending:

@@ -93,6 +93,24 @@ def test_a_planted_fault_is_found_and_cured(
     assert after.to_pylist() == before.to_pylist()
 
 
+@pytest.mark.parametrize("sizes", [[100] * 300, [20_000, 3, 3]], ids=["small", "skewed"])
+def test_the_cure_of_small_text_files_makes_no_small_row_groups(
+    sizes: list[int],
+    tmp_path: Path,
+    answer: Callable[..., Any],
+    run: Callable[..., Any],
+    times: Callable[[float], None],
+) -> None:
+    times(2.0)
+    (tmp_path / "in").mkdir()
+    for number, rows in enumerate(sizes):
+        pyarrow.csv.write_csv(TABLE.slice(0, rows), tmp_path / f"in/{number:03}.csv")
+    (report,) = answer("doctor", tmp_path / "in", code=1)
+    run(*shlex.split(report["cure"].replace("DST", str(tmp_path / "out")))[1:])
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    assert pq.read_metadata(file).num_row_groups <= 2
+
+
 def test_a_sound_layout_has_no_findings(
     tmp_path: Path, run: Callable[..., Any], times: Callable[[float], None]
 ) -> None:

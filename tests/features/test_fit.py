@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.features.distinct import Distinct
+from arrowflow.features.distinct import Counts, Distinct
 from arrowflow.features.fit import asked_for, everything
 from arrowflow.features.parts import add_part, batch_rows, part_of, part_schema
 from arrowflow.features.quantiles import BLOCK_ROWS, Quantiles
@@ -148,7 +148,8 @@ def test_a_part_holds_what_was_counted() -> None:
                 values = whole.slice(start, BLOCK_ROWS).column(name)
                 column.add(values)
                 if column.counts is not None:
-                    column.counts.add(values)
+                    counted = pl.Series("value", values).drop_nulls().value_counts(name="count")
+                    column.counts.merge(Counts(name, pending=[counted]))
         assert rows == ROWS
         assert af.FeatureStatistics(columns).to_json() == af.FeatureStatistics(expected).to_json()
         distinct = [
@@ -156,6 +157,25 @@ def test_a_part_holds_what_was_counted() -> None:
             for found in (columns, expected)
         ]
         assert distinct[0] == distinct[1]
+
+
+@pytest.mark.parametrize("count", [999, 1_000, 1_001, 5_000])
+def test_places_are_those_of_the_vocabulary_however_long_it_is(count: int) -> None:
+    """Whole numbers that come most often first are in no order. Polars computes what is more than the function alone."""
+    numbers = np.random.default_rng(0).permutation(count) * 3
+    rows = af.from_numpy({"x": np.repeat(numbers, np.arange(count, 0, -1) % 7 + 1)})
+    stats = rows.fit(vocabulary={"x": count})
+    places = {word: place for place, word in enumerate(stats.vocabulary("x"), 1)}
+    wanted = [*numbers[:50].tolist(), 1]
+    frame = pl.DataFrame({"x": wanted})
+    expected = [places.get(word, 0) for word in wanted]
+    made = af.from_arrow(frame).select(
+        y=stats.index("x"), more=stats.index("x") + 0, flags=stats.one_hot("x")
+    )
+    table = made.to_table()
+    assert table["y"].to_pylist() == table["more"].to_pylist() == expected
+    flags = [row.index(1.0) + 1 if any(row) else 0 for row in table["flags"].to_pylist()]
+    assert flags == expected == frame.select(y=stats.index("x"))["y"].to_list()
 
 
 def test_a_filter_and_a_split_are_honoured() -> None:

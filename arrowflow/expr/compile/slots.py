@@ -236,22 +236,24 @@ def _replaced_slot(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Slot | N
     found = long_mapping(expr.json()) if expr.engine == "polars" else None
     if found is None or found.old.null_count():
         return None
-    old, new = (series.to_arrow(compat_level=pl.CompatLevel.oldest()) for series in (found.old, found.new))
     own = schema.field(found.column).type
-    is_key = (pa.types.is_integer(own) and own.equals(old.type)) or (is_string(own) and is_string(old.type))
+    try:
+        old, new = (_as_arrow(series) for series in (found.old, found.new))
+        default = None if found.default is None else _as_arrow(found.default.cast(found.new.dtype))
+    except (pl.exceptions.PolarsError, pa.ArrowException):
+        return None
+    is_key = own.equals(old.type) if pa.types.is_integer(own) else is_string(own) and is_string(old.type)
     is_value = not (pa.types.is_nested(type) or pa.types.is_dictionary(type)) and type.equals(
         normalise(new.type)
     )
     if not (is_key and is_value and len(new) in (1, len(old))):
         return None
-    default = None
-    if found.default is not None:
-        try:
-            default = found.default.cast(found.new.dtype).to_arrow(compat_level=pl.CompatLevel.oldest())
-        except pl.exceptions.PolarsError:
-            return None
     values = [None if array is None else convert(array, type) for array in (new, default)]
     return Eager((found.column,), type, Replaced(found.column, found.old, *values))
+
+
+def _as_arrow(series: pl.Series) -> pa.Array:
+    return series.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _own_function(call: Call, type: pa.DataType, most: int | None = None) -> Compute:

@@ -11,9 +11,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import DataError
+from arrowflow.errors import DataError, shown
 from arrowflow.lookup.key_index import MISSING, KeyIndex
 from arrowflow.lookup.keys import present
+from arrowflow.types import exact_values
 
 _KEY = "key"
 
@@ -53,9 +54,9 @@ class Replaced:
             valid = present(keys)
             lacking = np.flatnonzero(others if valid is None else others & valid)
             if len(lacking):
+                (value,) = exact_values(array.slice(int(lacking[0]), 1))
                 raise DataError(
-                    f"replace_strict: the mapping has no new value for {array[int(lacking[0])].as_py()!r} of column "
-                    f"{self._name!r}; give default="
+                    f"replace_strict: the mapping has no new value for {shown(value)} of column {self._name!r}; give default="
                 )
         return self._new.take(pa.Array.from_buffers(pa.int32(), len(places), [None, pa.py_buffer(places)]))
 

@@ -36,16 +36,21 @@ def long_mapping(text: str) -> LongMapping | None:
     if kind != "Function" or body["function"] != {"ReplaceStrict": {"return_dtype": None}}:
         return None
     column, *constants = body["input"]
+    if list(column) != ["Column"] or not all(map(_is_value, constants[2:])):
+        return None
     series = [found for found in map(_series, constants) if found is not None]
-    if list(column) != ["Column"] or len(series) != len(constants):
-        return None
-    if len(series) == 3 and len(series[2]) != 1:
-        return None
-    return LongMapping(column["Column"], *series)
+    return LongMapping(column["Column"], *series) if len(series) == len(constants) else None
+
+
+def _is_value(node: Json) -> bool:
+    """Whether a node is a single value, perhaps cast to another type: a selector, for one, depends on the frame."""
+    while list(node) == ["Cast"]:
+        node = node["Cast"]["expr"]
+    return list(node) == ["Literal"] and "Series" not in node["Literal"]
 
 
 def _series(node: Json) -> pl.Series | None:
-    """Returns the values of a constant; None for what reads a column."""
+    """Returns the values of a constant, or of the one list that it holds; None if it has another form."""
     expr = constant_expression(node)
     if expr is None:
         expr = deserialise(dumps(node))
@@ -53,4 +58,6 @@ def _series(node: Json) -> pl.Series | None:
         series = None if expr is None else pl.select(expr).to_series()
     except pl.exceptions.PolarsError:
         return None
-    return series.explode() if series is not None and isinstance(series.dtype, pl.List) else series
+    if series is None or not isinstance(series.dtype, pl.List):
+        return series
+    return series.explode() if len(series) == 1 and series.list.len().item() else None

@@ -305,7 +305,7 @@ def _read_function(node: Json, body: Json) -> Node:
     if function is None:
         return (_folded(node) if family == "TemporalExpr" else None) or _opaque(node)
     args = [
-        _read_literal(arg) if place and name == "IsIn" else _read(arg)
+        _read_literal(arg, is_set=True) if place and name == "IsIn" else _read(arg)
         for place, arg in enumerate(body["input"])
     ]
     own = settings if isinstance(settings, dict) else {} if settings is None else {"settings": settings}
@@ -321,7 +321,7 @@ def _is_constant(node: Json) -> bool:
     return not _roots(node) and not _kinds(node) & {"Series", "Selector", "Element", "Field"}
 
 
-def _constant(node: Json) -> Literal | None:
+def _constant(node: Json, *, is_set: bool = False) -> Literal | None:
     expr = constant_expression(node)
     if expr is None:
         expr = deserialise(dumps(node))
@@ -334,13 +334,14 @@ def _constant(node: Json) -> Literal | None:
         return None  # Polars fails at run time with its own message, or Arrow lacks the type
     type = normalise(found.type)
     found = convert(found, type)
-    return Literal(_many_integers(series) or exact_values(found)[0], type)
+    many = _many_integers(series) if is_set else None
+    return Literal(exact_values(found)[0] if many is None else many, type)
 
 
 def _many_integers(lists: pl.Series) -> array[int] | None:
     """Returns the sorted values of a long list of whole numbers; a list of a million objects takes 70 ms to make."""
     values = lists.explode() if isinstance(lists.dtype, pl.List) else lists
-    if not values.dtype.is_integer() or len(values) < MANY or values.null_count():
+    if not values.dtype.is_integer() or len(values) <= MANY or values.null_count():
         return None
     sorted_values = values.sort().to_numpy()
     code = "bhiq"[sorted_values.dtype.itemsize.bit_length() - 1]
@@ -372,14 +373,14 @@ def _roots(node: Json) -> list[str]:
     return [name for key, part in node.items() if key not in hidden for name in _roots(part)]
 
 
-def _read_literal(node: Json) -> Node:
+def _read_literal(node: Json, *, is_set: bool = False) -> Node:
     dynamic = node["Literal"].get("Dyn") if isinstance(node.get("Literal"), dict) else None
     if dynamic is not None:
         ((_, value),) = dynamic.items()
         # JSON has no NaN and no infinity. Polars writes null for both, and only Polars itself knows which of them was
         # meant.
         return _opaque(node) if value is None or isinstance(value, str) else Literal(value, None)
-    found = _constant(node) if is_literal_list(node) else None
+    found = _constant(node, is_set=is_set) if is_literal_list(node) else None
     return found or _opaque(node)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
@@ -83,6 +84,9 @@ def test_types_that_differ_are_left_to_polars() -> None:
     for expr in (
         pl.col("x").replace_strict(keys, keys, default=0.5),
         pl.col("x").replace_strict(keys, keys, default=pl.col("z")),
+        pl.col("x").replace_strict(keys, keys, default=pl.coalesce(pl.all(), pl.lit(3))),
+        pl.col("x").replace_strict(keys, keys, default=pl.sum_horizontal(pl.all(), pl.lit(3))),
+        pl.col("x").replace_strict(keys.cast(pl.Int128), keys, default=None),
         pl.col("x").replace_strict(keys, keys, default=0, return_dtype=pl.Float32),
         pl.col("large").replace_strict(keys, keys, default=0),
         (pl.col("x") + 1).replace_strict(keys, keys, default=0),
@@ -112,6 +116,15 @@ def test_a_value_without_a_new_one_and_a_value_twice_are_refused() -> None:
         rows.select(pl.col("x").replace_strict(keys, keys)).to_table()
     twice = keys.clone()
     twice[7] = 5
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
+    )
+    texts = keys.cast(pl.String)
+    with pytest.raises(af.DataError, match=r"no new value for b'\\xff'"):
+        af.from_arrow(pa.table({"x": bad})).select(pl.col("x").replace_strict(texts, keys)).to_table()
+    lists = pl.lit(pl.Series([numbers := list(range(KEYS)), numbers]))
+    with pytest.raises(af.DataError, match="different lengths"):
+        rows.select(pl.col("x").replace_strict(lists, lists, default=0)).to_table()
     with pytest.raises(af.DataError, match="the mapping has 5 twice"):
         rows.select(pl.col("x").replace_strict(twice, keys, default=0)).to_table()
 
