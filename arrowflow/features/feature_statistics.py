@@ -219,8 +219,11 @@ class FeatureStatistics:
 
     def _words(self, name: str) -> pl.Expr:
         found = self.vocabulary(name)
-        whole = bool(found) and isinstance(found[0], int)
-        return pl.lit(pl.Series(found, dtype=pl.Int64 if whole else pl.String)).implode()
+        if not found or not isinstance(found[0], int):
+            dtype: Any = pl.String
+        else:
+            dtype = pl.Int64 if max(found) < 1 << 63 else pl.UInt64
+        return pl.lit(pl.Series(found, dtype=dtype)).implode()
 
     def _moments(self, name: str) -> Moments:
         found = self._column(name).moments

@@ -178,6 +178,14 @@ def test_places_are_those_of_the_vocabulary_however_long_it_is(count: int) -> No
     assert flags == expected == frame.select(y=stats.index("x"))["y"].to_list()
 
 
+def test_a_vocabulary_of_large_whole_numbers() -> None:
+    column = pa.array([2**63 + 1, 2**63 + 1, 1, 2**64 - 1], pa.uint64())
+    rows = af.from_arrow(pa.table({"x": column}))
+    stats = rows.fit(vocabulary={"x": 2})
+    table = rows.select(y=stats.index("x"), more=stats.index("x") + 0).to_table()
+    assert table["y"].to_pylist() == table["more"].to_pylist() == [1, 1, 2, 0]
+
+
 def test_a_filter_and_a_split_are_honoured() -> None:
     train, validation = af.range(10_000).split([0.8, 0.2], seed=0)
     for part in (train, validation, train.filter(pl.col("id") > 5_000)):

@@ -262,7 +262,8 @@ def _own_function(call: Call, type: pa.DataType, most: int | None = None) -> Com
     for constants in call.args[1:]:
         assert isinstance(constants, Literal) and constants.type is not None
         kind = constants.type.value_type
-        numbers = pl.Float64 if pa.types.is_floating(kind) else pl.Int64
+        whole = pl.UInt64 if kind == pa.uint64() else pl.Int64
+        numbers = pl.Float64 if pa.types.is_floating(kind) else whole
         dtype = pl.String if pa.types.is_string(kind) else numbers
         words = pl.Series(constants.value[:most], dtype=dtype)  # type: ignore[index]
     return function(call.function.removeprefix(OWN), words, type)
