@@ -1,7 +1,7 @@
 """Ill-laid files: what `arrowflow doctor` promises of each fault, and what `arrowflow rewrite` then gives.
 
 Ten datasets of the same rows have one fault each, or two. The doctor has to name it. The gain that it promises is compared with
-that of the whole dataset: epochs before and after the command that it shows, read in turns, the shortest of each.
+that of the whole dataset. Epochs before and after the command that it shows are read in turns, and the shortest of each counts.
 Two findings are not among the faults, since their cures gain at most 1.25 on two cores, which the doctor tells only sometimes.
 Encodings: two million rows are read at most 1.2 times as fast without BYTE_STREAM_SPLIT, DELTA_BYTE_ARRAY or DELTA_BINARY_PACKED.
 Whole numbers under snappy are read 2.9 times as fast with the last one. Few row groups: a large one is decoded by several calls.

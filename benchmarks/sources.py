@@ -1,8 +1,8 @@
 """Tar shards beside the package `webdataset`, and a Delta table beside `deltalake`'s own dataset, each read whole once.
 
 The shards hold images of 20 kB and labels. `webdataset` runs as its pages show it, in a `WebLoader` of two workers, and delivers
-lists of bytes. The Delta table has 100 files and a predicate: one that statistics of files answer for 90 of them, and one that
-each file has to be read for. By hand a `pyarrow.dataset` scans with the same predicate, in Arrow's own threads.
+lists of bytes. The Delta table has 100 files. It is read with two predicates: statistics answer one for 90 of the files, and the
+other needs each file. By hand a `pyarrow.dataset` scans with the same predicate, in Arrow's own threads.
 """
 
 from __future__ import annotations

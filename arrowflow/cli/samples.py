@@ -18,9 +18,9 @@ from arrowflow.write.encoders import PARQUET_CODECS
 
 MIB: Final = 1 << 20
 WANTED_GROUP_BYTES: Final = 32 * MIB
-SAMPLE_BYTES: Final = 64 << 20
+SAMPLE_BYTES: Final = 64 * MIB
 """The decoded bytes of a sample: some 50 ms, in which a difference of a fifth is seen."""
-MAX_SAMPLE_BYTES: Final = 512 << 20
+MAX_SAMPLE_BYTES: Final = 512 * MIB
 MAX_FILES: Final = 512
 LEAST_TURNS, MOST_TURNS, SECONDS = 5, 20, 1.0
 

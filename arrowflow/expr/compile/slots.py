@@ -248,8 +248,8 @@ def _replaced_slot(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Slot | N
     )
     if not (is_key and is_value and len(new) in (1, len(old))):
         return None
-    values = [None if array is None else convert(array, type) for array in (new, default)]
-    return Eager((found.column,), type, Replaced(found.column, found.old, *values))
+    default = None if default is None else convert(default, type)
+    return Eager((found.column,), type, Replaced(found.column, old, convert(new, type), default))
 
 
 def _as_arrow(series: pl.Series) -> pa.Array:

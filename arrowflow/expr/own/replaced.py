@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError, shown
@@ -29,7 +28,7 @@ class Replaced:
         default: The new value of all others; None to refuse others but null, which stays null.
     """
 
-    def __init__(self, name: str, old: pl.Series, new: pa.Array, default: pa.Array | None) -> None:
+    def __init__(self, name: str, old: pa.Array, new: pa.Array, default: pa.Array | None) -> None:
         self._name = name
         self._old = old
         others = pa.nulls(1, new.type) if default is None else default
@@ -63,15 +62,11 @@ class Replaced:
     def _made(self) -> KeyIndex:
         with self._lock:
             if self._index is None:
-                index = KeyIndex(pa.RecordBatch.from_arrays([_as_arrow(self._old)], names=[_KEY]))
+                index = KeyIndex(pa.RecordBatch.from_arrays([self._old], names=[_KEY]))
                 if index.again is not None:
-                    value = self._old[index.again[0]]
+                    (value,) = exact_values(self._old.slice(index.again[0], 1))
                     raise DataError(
                         f"replace_strict: the mapping has {value!r} twice; name each old value once"
                     )
                 self._index = index
         return self._index
-
-
-def _as_arrow(series: pl.Series) -> pa.Array:
-    return series.to_arrow(compat_level=pl.CompatLevel.oldest())
