@@ -10,7 +10,7 @@ import datetime
 import decimal
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeGuard
@@ -54,6 +54,14 @@ FIXED: Final[dict[int, np.dtype[Any]]] = {
     pa.date64().id: np.dtype(np.int64),
 }
 
+
+VIEWS: Final[Mapping[int, tuple[pa.DataType, type[np.generic]]]] = {
+    pa.string().id: (pa.string_view(), np.int32),
+    pa.binary().id: (pa.binary_view(), np.int32),
+    pa.large_string().id: (pa.string_view(), np.int64),
+    pa.large_binary().id: (pa.binary_view(), np.int64),
+}
+"""For the number of each type of texts its type of views, and the type of its offsets; types of users have no hash."""
 
 _UNTYPED: Final = {b"arrowflow.untyped": b""}
 

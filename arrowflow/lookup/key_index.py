@@ -9,7 +9,7 @@ in chunks of 65,536 take 0.10 s in a table of 10,000 keys and 0.33 s in one of 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -101,11 +101,10 @@ class KeyIndex:
     def find(self, chunk: pa.RecordBatch) -> Rows:
         """Returns a row for the key of each row of a chunk, or `MISSING`; of several rows with this key the same each time."""
         keys = chunk.select(self._names)
-        wanted, there = words(keys), present(keys)
-        rows = np.empty(chunk.num_rows, np.int32)
+        rows, there = np.empty(chunk.num_rows, np.int32), present(keys)
         for start in range(0, len(rows), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
-            rows[block] = self._find([word[block] for word in wanted])
+            rows[block] = self._find(words(keys.slice(start, BLOCK_ROWS)))
         if there is not None:
             rows[~there] = MISSING
         return rows
@@ -113,20 +112,22 @@ class KeyIndex:
     def _find(self, wanted: Sequence[Words]) -> Rows:
         slots = self._first_slots(wanted)
         rows = self._slots.take(slots)
-        left = self._others(rows, wanted)
+        left = np.flatnonzero(self._differs(rows, wanted))
         while len(left):
             slots[left] = again = (slots[left] + 1) & self._last
             rows[left] = found = self._slots[again]
-            left = left[self._others(found, [word[left] for word in wanted])]
+            left = left[self._differs(found, [word[left] for word in wanted])]
         return rows
 
-    def _others(self, rows: Rows, words: Sequence[Words]) -> npt.NDArray[np.intp]:
-        """Returns the places of rows that have other keys than wanted."""
-        differs: Any = False
+    def _differs(self, rows: Rows, words: Sequence[Words]) -> npt.NDArray[np.bool_]:
+        """Returns which rows have other keys than wanted; not for `MISSING`."""
+        differs = rows != MISSING
+        # Once for all words. `take` takes three times as long as an index of this type.
+        places, others = rows.astype(np.intp), np.zeros(len(rows), np.bool_)
         for mine, wanted in zip(self._words, words, strict=True):
-            differs = differs | (mine.take(rows) != wanted)
-        places = np.flatnonzero(differs)
-        return places[rows[places] != MISSING]
+            others |= mine[places] != wanted
+        differs &= others
+        return differs
 
     def _first_slots(self, words: Sequence[Words]) -> npt.NDArray[np.int64]:
         """Returns the slot where the search for each key begins."""

@@ -23,6 +23,7 @@ from arrowflow.kernels.gather import OfSchema, gathered
 from arrowflow.kernels.held import join
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of
 from arrowflow.recycler import Recycler
+from arrowflow.types import VIEWS
 
 MIN_WIDTH: Final = 33
 MIN_LENGTH: Final = 256
@@ -30,14 +31,6 @@ MIN_LENGTH: Final = 256
 _MAX_INLINE: Final = 12
 """A view has a value of up to this many bytes in itself, and refers to longer ones."""
 _MAX_OFFSET: Final = (1 << 31) - 1
-
-_VIEWS: Final[Mapping[int, tuple[pa.DataType, type[np.generic]]]] = {
-    pa.string().id: (pa.string_view(), np.int32),
-    pa.binary().id: (pa.binary_view(), np.int32),
-    pa.large_string().id: (pa.string_view(), np.int64),
-    pa.large_binary().id: (pa.binary_view(), np.int64),
-}
-"""For the number of each type of texts its type of views, and the type of its offsets; types of users have no hash."""
 
 
 def reordered(
@@ -89,13 +82,13 @@ def _wide(schema: pa.Schema) -> Mapping[str, int]:
 @OfSchema
 def _texts(schema: pa.Schema) -> Mapping[str, int]:
     """Returns the columns of texts and bytes, and their places."""
-    return {field.name: index for index, field in enumerate(schema) if field.type.id in _VIEWS}
+    return {field.name: index for index, field in enumerate(schema) if field.type.id in VIEWS}
 
 
 def _by_views(arrays: Sequence[pa.Array], order: npt.NDArray[Any]) -> pa.Array | None:
     """Returns the values in their order by one copy; None where values are short or null, or views cannot refer to them."""
     type = arrays[0].type
-    view_type, offset_type = _VIEWS[type.id]
+    view_type, offset_type = VIEWS[type.id]
     views = np.zeros(
         (len(order), 4), np.int32
     )  # length, first bytes (that the cast does not read), buffer, offset

@@ -1,0 +1,53 @@
+"""Keys as words, and the index of keys: a dict of Python is the truth."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrowflow.lookup.key_index import BLOCK_ROWS, MISSING, KeyIndex
+from arrowflow.lookup.keys import text_words
+
+TYPES = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
+
+
+def texts(count: int, seed: int, longest: int) -> list[bytes | None]:
+    """Returns texts of two letters and zero bytes, so that many begin or end alike; some are null."""
+    rng = random.Random(seed)
+    letters = [b"a", b"b", b"\x00", "é".encode()]
+    made = [b"".join(rng.choices(letters, k=rng.randrange(longest))) for _ in range(count)]
+    return [None if rng.random() < 0.1 else text for text in made]
+
+
+@pytest.mark.parametrize("type", TYPES, ids=str)
+@pytest.mark.parametrize("longest", [3, 12, 40])
+@pytest.mark.parametrize("most_bytes", [1 << 30, 64, 1])
+def test_two_texts_are_equal_where_their_words_are(type: pa.DataType, longest: int, most_bytes: int) -> None:
+    values = texts(600, longest, longest)
+    for start in (0, 7, 590, 600):
+        part = pa.array(values, type=pa.binary()).cast(type).slice(start)
+        words = list(zip(*(word.tolist() for word in text_words(part, most_bytes)), strict=True))
+        pairs = [(text, word) for text, word in zip(values[start:], words, strict=True) if text is not None]
+        assert len(words) == len(part)
+        assert len(set(pairs)) == len({text for text, _ in pairs}) == len({word for _, word in pairs})
+
+
+@pytest.mark.parametrize("make", [lambda text: text, lambda text: text.ljust(13, b"x")], ids=["any", "long"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_rows_are_found_by_texts(make: Callable[[bytes], bytes], is_large: bool) -> None:
+    known = list(dict.fromkeys(make(text) for text in texts(900, 1, 20) if text is not None))
+    wanted = [None if text is None else make(text) for text in texts(BLOCK_ROWS + 3, 2, 20)]
+    index = KeyIndex(batch(known, pa.string()))
+    rows = {text: row for row, text in enumerate(known)}
+    found = index.find(batch(wanted, pa.large_string() if is_large else pa.string()))
+    assert found.tolist() == [MISSING if text is None else rows.get(text, MISSING) for text in wanted]
+    assert 0 < np.count_nonzero(found == MISSING) < len(found)
+
+
+def batch(values: list[Any], type: pa.DataType) -> pa.RecordBatch:
+    return pa.record_batch({"key": pa.array(values, pa.binary()).cast(type)})
