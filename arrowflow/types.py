@@ -37,23 +37,13 @@ _FLAT: Final[dict[int, pa.DataType]] = {
 WITHOUT_ARRAYS: Final = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
 """The ids of types for which pyarrow has no arrays; pyarrow itself only says `KeyError: 21`."""
 
+_INTEGERS: Final = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FIXED: Final[dict[int, np.dtype[Any]]] = {
-    pa.int8().id: np.dtype(np.int8),
-    pa.int16().id: np.dtype(np.int16),
-    pa.int32().id: np.dtype(np.int32),
-    pa.int64().id: np.dtype(np.int64),
-    pa.uint8().id: np.dtype(np.uint8),
-    pa.uint16().id: np.dtype(np.uint16),
-    pa.uint32().id: np.dtype(np.uint32),
-    pa.uint64().id: np.dtype(np.uint64),
-    pa.float16().id: np.dtype(np.float16),
-    pa.float32().id: np.dtype(np.float32),
-    pa.float64().id: np.dtype(np.float64),
+    **{getattr(pa, name)().id: np.dtype(name) for name in (*_INTEGERS, "float16", "float32", "float64")},
     pa.bool_().id: np.dtype(np.bool_),
     pa.date32().id: np.dtype(np.int32),
     pa.date64().id: np.dtype(np.int64),
 }
-
 
 VIEWS: Final[Mapping[int, tuple[pa.DataType, type[np.generic]]]] = {
     pa.string().id: (pa.string_view(), np.int32),

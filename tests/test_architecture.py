@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workarounds": ("errors",),
     "types": ("errors", "workarounds"),
     "kernels": ("bad_rows", "errors", "options", "plan", "storage", "workarounds"),
-    "lookup": ("errors", "workarounds"),
+    "lookup": ("errors", "types", "workarounds"),
     "expr": ("errors", "lookup", "options", "recycler", "types", "workarounds"),
     "interchange": ("errors", "types"),
     "formats": ("bad_rows", "errors", "expr", "interchange", "options", "storage", "types", "workarounds"),
