@@ -1,14 +1,16 @@
-"""Keys of rows: values of one or several columns that are compared as a whole, as words of 64 bits.
+"""Keys of rows: values of one or several columns that are compared as a whole, as one or two words of 64 bits.
 
-Whole numbers and times are words as they are. So is a text or binary of up to 12 bytes: Arrow's view of it, 16 bytes with its
-length, takes 2.5 ns to make, and two hashes of Polars 18. All other keys become 128 bits of hash, whatever their types: null
-equals null, NaN NaN, and -0.0 0.0.
+* One or two whole numbers or times are words as they are.
+* A text or binary of up to 12 bytes is Arrow's view of it: 16 bytes with its length. A view takes 2.5 ns, and two hashes 18.
+* All other keys become 128 bits of hash, whatever their types: null equals null, NaN NaN, and -0.0 0.0.
+
+Two words are one `complex128`, as NumPy gathers values of 16 bytes in the time of one word. They are compared as words only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +22,11 @@ from arrowflow.types import VIEWS
 from arrowflow.workarounds.slices import readable
 
 Words = npt.NDArray[np.uint64]
+Keys = npt.NDArray[Any]
+"""One word each, as uint64; or two, as complex128."""
+MOST_WORDS: Final = 2
 
-_MOST_INLINE: Final = 12
+MOST_INLINE: Final = 12
 """Bytes of a text that its view holds itself. The view of a longer one refers to memory."""
 _IS_LONG: Final = np.uint64(1 << 31)
 """The sign of a view's length, which no view has: it marks the hash of a longer text."""
@@ -71,21 +76,23 @@ def hashes(keys: pa.RecordBatch) -> tuple[Words, Words]:
     return first, second
 
 
-def words(keys: pa.RecordBatch) -> tuple[Words, ...]:
+def words(keys: pa.RecordBatch) -> Keys:
     """Returns the words of each row's key; where a column is null, they mean nothing.
 
     Examples:
         >>> words(pa.record_batch({"x": pa.array([7, 8], pa.int8())}))
-        (array([7, 8], dtype=uint64),)
+        array([7, 8], dtype=uint64)
     """
-    if all(map(_is_number, keys.schema.types)):
-        return tuple(map(_numbers, keys.columns))
-    if keys.num_columns == 1 and (column := _plain(keys.column(0))).type.id in VIEWS:
+    types = keys.schema.types
+    if len(types) <= MOST_WORDS and all(map(_is_number, types)):
+        columns = list(map(_numbers, keys.columns))
+        return columns[0] if len(columns) == 1 else _joined(*columns)
+    if len(types) == 1 and (column := _plain(keys.column(0))).type.id in VIEWS:
         return text_words(column)
-    return hashes(keys)
+    return _joined(*hashes(keys))
 
 
-def text_words(texts: pa.Array, most_bytes: int = _MOST_BYTES) -> tuple[Words, Words]:
+def text_words(texts: pa.Array, most_bytes: int = _MOST_BYTES) -> Keys:
     """Returns the two words of each text or binary; where one is null, they mean nothing.
 
     Args:
@@ -95,40 +102,41 @@ def text_words(texts: pa.Array, most_bytes: int = _MOST_BYTES) -> tuple[Words, W
     Examples:
         >>> 1 + (ord("a") << 32)  # its length, and its bytes from the fifth on
         416611827713
-        >>> [word.tolist() for word in text_words(pa.array(["", "a"]))]
-        [[0, 416611827713], [0, 0]]
+        >>> text_words(pa.array(["", "a"])).view(np.uint64).tolist()
+        [0, 0, 416611827713, 0]
     """
     rows, (_, offsets, values) = len(texts), texts.buffers()
     if not rows:
-        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+        return np.empty(0, np.complex128)
     if values is not None and values.size > most_bytes and rows > 1:
         half = (rows + 1) // 2
         parts = (texts.slice(start, half) for start in (0, half))
         copies = [_taken(part, np.arange(len(part))) for part in parts]
-        first, second = map(
-            np.concatenate, zip(*(text_words(copy, most_bytes) for copy in copies), strict=True)
-        )
-        return first, second
+        return np.concatenate([text_words(copy, most_bytes) for copy in copies])
     type, offset_type = VIEWS[texts.type.id]
     # Arrow would make views of the rows before a slice, too.
     own = pa.py_buffer(np.frombuffer(offsets, offset_type)[texts.offset : texts.offset + rows + 1])
-    views = pa.Array.from_buffers(texts.type, rows, [None, own, values]).cast(type)
-    pairs = np.frombuffer(views.buffers()[1], np.uint64)
-    first, second = pairs[::2], pairs[1::2]
-    is_long = first.astype(np.uint32) > _MOST_INLINE
-    count = np.count_nonzero(is_long)
-    if not count:
-        return first, second
-    if 4 * count > rows:  # to take texts takes longer than to hash as many that lie one after the other
-        hashed, other_half = hashes(pa.RecordBatch.from_arrays([texts], names=["text"]))
-        if count == rows:
-            return hashed | _IS_LONG, other_half
-        return np.where(is_long, hashed | _IS_LONG, first), np.where(is_long, other_half, second)
-    long = np.flatnonzero(is_long)
-    hashed, other_half = hashes(pa.RecordBatch.from_arrays([_taken(texts, long)], names=["text"]))
-    first, second = first.copy(), second.copy()
-    first[long], second[long] = hashed | _IS_LONG, other_half
-    return first, second
+    views = pa.Array.from_buffers(texts.type, rows, [None, own, values]).cast(type).buffers()[1]
+    found = np.frombuffer(views, np.complex128)
+    long = np.flatnonzero(np.frombuffer(views, np.uint32)[::4] > MOST_INLINE)
+    if not len(long):
+        return found
+    few = 4 * len(long) < rows  # to take texts takes longer than to hash as many that lie one after the other
+    first, second = hashes(
+        pa.RecordBatch.from_arrays([_taken(texts, long) if few else texts], names=["text"])
+    )
+    hashed = _joined(first | _IS_LONG, second)
+    if len(long) == rows:
+        return hashed
+    found = found.copy()
+    found[long] = hashed if few else hashed[long]
+    return found
+
+
+def _joined(first: Words, second: Words) -> Keys:
+    both = np.empty((len(first), MOST_WORDS), np.uint64)
+    both[:, 0], both[:, 1] = first, second
+    return both.view(np.complex128)[:, 0]
 
 
 def _taken(array: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
@@ -137,7 +145,7 @@ def _taken(array: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
 
 def num_words(types: Sequence[pa.DataType]) -> int:
     """Returns how many words a key of these types has."""
-    return len(types) if all(map(_is_number, types)) else 2
+    return 1 if len(types) == 1 and _is_number(types[0]) else MOST_WORDS
 
 
 def present(keys: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:

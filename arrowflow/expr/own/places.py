@@ -14,11 +14,13 @@ from arrowflow.errors import PlanError
 from arrowflow.expr.own.hash_bucket import hashes
 from arrowflow.lazy import compute as pc
 from arrowflow.lookup.key_index import KeyIndex
+from arrowflow.lookup.keys import MOST_INLINE
 from arrowflow.types import Array, is_string, numpy_dtype
 
-MOST_BY_ARROW: Final = 4_096
-"""Arrow takes 19 to 30 ns a value, but makes its table of the words anew in each call. `KeyIndex` takes 30 to 50 ns, whatever
-their number (AMD EPYC, 65,536 values)."""
+MOST_BY_ARROW: Final = 32_768
+"""Words that Arrow finds, which makes its table of them anew in each call: 27 ns a word."""
+MOST_SHORT_BY_ARROW: Final = 4_096
+"""The same where no word has more than 12 bytes: those `KeyIndex` finds in 25 ns a value, and others in 60 (AMD EPYC)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def _places(index: KeyIndex, rows: Array) -> Callable[[pa.Array], Array]:
 
 def _places_of_texts(words: pl.Series, type: pa.DataType) -> Callable[[pa.Array], Array]:
     known = words.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(type)
-    if len(known) <= MOST_BY_ARROW:
+    are_short = (words.str.len_bytes() <= MOST_INLINE).all()
+    if len(known) <= (MOST_SHORT_BY_ARROW if are_short else MOST_BY_ARROW):
         return _by_arrow(known)
     return _places(KeyIndex(_keys(known)), np.arange(len(known)))
 

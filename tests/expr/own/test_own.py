@@ -112,7 +112,7 @@ VALUES: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("most", [0, 9])
 def test_places_are_those_of_a_dictionary(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MOST_BY_ARROW", most)
+    monkeypatch.setattr(places, "MOST_SHORT_BY_ARROW", most)
     values = VALUES[name]
     ds = af.from_arrow(pl.DataFrame({"x": [values[0], *values]})).skip(1)
     stats = af.from_arrow(pl.DataFrame({"x": values[:3]})).fit(vocabulary={"x": 9})
@@ -165,7 +165,7 @@ def test_plans_name_our_functions_wherever_they_stand() -> None:
     assert "python_udf()" not in text and "python_udf([" not in text
 
 
-@pytest.mark.parametrize("count", [100, places.MOST_BY_ARROW + 1], ids=["few", "many"])
+@pytest.mark.parametrize("count", [100, places.MOST_SHORT_BY_ARROW + 1], ids=["few", "many"])
 def test_a_vocabulary_inside_of_an_expression_is_taken_in_once(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

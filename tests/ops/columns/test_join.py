@@ -229,7 +229,7 @@ def test_the_bytes_of_an_index_are_those_that_are_charged(names: list[str]) -> N
     table = pa.record_batch({"a": numbers, "b": numbers, "a2": numbers, "t": numbers.cast(pa.string())})
     keys = table.select(names)
     index = KeyIndex(keys)
-    arrays: list[Any] = [index._slots, index._same_as, *index._words]
+    arrays: list[Any] = [index._slots, index._same_as, index._keys]
     assert 0 <= sum(array.nbytes for array in arrays) - index_bytes(keys, groups=False) < 64
     arrays += index.groups()
     assert 0 <= sum(array.nbytes for array in arrays) - index_bytes(keys, groups=True) < 64
