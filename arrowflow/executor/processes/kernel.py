@@ -43,6 +43,13 @@ class RunProcesses:
         self._numbers = itertools.count()
         self._packing = threading.Lock()
         self._packed: OrderedDict[int, tuple[KernelSpec, Key, Packed]] = OrderedDict()
+        self._starts = threading.local()
+
+    def starting_seconds(self) -> float:
+        """Returns how long this thread has waited for processes to start since it last asked."""
+        seconds: float = getattr(self._starts, "seconds", 0.0)
+        self._starts.seconds = 0.0
+        return seconds
 
     def packed(self, spec: KernelSpec) -> tuple[Key, Packed]:
         """Returns an operator's key, and what makes its kernels: as it is at the operator's first call in the run.
@@ -61,12 +68,16 @@ class RunProcesses:
     def call(self, spec: KernelSpec, epoch: int, chunk: pa.RecordBatch, origin: Origin) -> Payload:
         """Calls a kernel in a worker process. Any thread; waits without a lock."""
         key, packed = self.packed(spec)
-        child = pool.take(key, packed, self.clock.now())
+        began = self.clock.now()
+        child = pool.take(key, packed, began)
         try:
             with self._lock:
                 self._busy[child] = spec.operator
                 if self._killed:
                     raise ClosedError("the iterator was closed")
+            if not child.has_started:
+                child.await_start(origin)
+                self._starts.seconds = self.clock.now() - began
             return child.call(key, packed, epoch, origin, chunk)
         finally:
             with self._lock:

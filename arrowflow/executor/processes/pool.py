@@ -94,12 +94,13 @@ class Child:
     Attributes:
         since: When it was last used, by the clock of the run that did.
         known: The operators that it keeps ready.
+        has_started: Whether it said so.
     """
 
     def __init__(self, around: Surroundings) -> None:
         self.since = 0.0
         self.known: OrderedDict[Key, None] = OrderedDict()
-        self._answered, self._killed = True, False
+        self.has_started = self._answered = self._killed = False
         self._outbox, self._inbox = Outbox(), Inbox()
         self._channel, theirs = socket.socketpair()
         self._lifeline, end = socket.socketpair()
@@ -114,6 +115,14 @@ class Child:
         finally:
             theirs.close()
             end.close()
+
+    def await_start(self, origin: Origin) -> None:
+        """Waits until it has started, for a call with this origin; raises `WorkerError` if it ended."""
+        try:
+            receive(self._channel)
+        except (EOFError, OSError) as error:
+            raise self._failed(origin) from _cause(error)
+        self.has_started = self._answered = True
 
     def call(self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch) -> Payload:
         """Waits for the kernel there, and returns its result for a chunk.
@@ -131,8 +140,7 @@ class Child:
             send(self._channel, request, descriptor)
             answer, descriptor = receive(self._channel)
         except (EOFError, OSError) as error:
-            text = f"{self._ended()} in the call for split {origin.split}, piece {origin.piece}"
-            raise WorkerError(text) from (None if isinstance(error, EOFError | ConnectionError) else error)
+            raise self._failed(origin) from _cause(error)
         self._outbox.take_back(answer.returned)
         if isinstance(answer, Failed):
             self._answered = True
@@ -227,6 +235,9 @@ class Child:
             self._process.kill()
             return self._process.wait()
 
+    def _failed(self, origin: Origin) -> WorkerError:
+        return WorkerError(f"{self._ended()} in the call for split {origin.split}, piece {origin.piece}")
+
     def _ended(self) -> str:
         """Returns how the process ended, in words."""
         code = self._wait()
@@ -246,6 +257,11 @@ class Child:
         self._disconnect()
         if self._process is not None:
             self._process.returncode = 0  # it is not this process's to wait for
+
+
+def _cause(error: Exception) -> Exception | None:
+    """Returns an error, unless it only says that the other side is gone."""
+    return None if isinstance(error, EOFError | ConnectionError) else error
 
 
 def _started(descriptors: tuple[int, int], around: Surroundings) -> subprocess.Popen[bytes]:

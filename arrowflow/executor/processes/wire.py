@@ -61,6 +61,10 @@ class Packed(NamedTuple):
     around: Surroundings
 
 
+class Started(NamedTuple):
+    """Says that a process has started, before its first call: until then it cost time that is no function's."""
+
+
 class Call(NamedTuple):
     """The request to a worker process.
 

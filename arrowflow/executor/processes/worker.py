@@ -40,6 +40,7 @@ from arrowflow.executor.processes.wire import (
     Key,
     Made,
     Packed,
+    Started,
     pack_error,
     pack_outcome,
     receive,
@@ -67,6 +68,7 @@ def main(channel: int, lifeline: int, idle_seconds: float) -> None:
     os.register_at_fork(after_in_child=connection.close)
     server = _Server(connection)
     with contextlib.suppress(EOFError, ConnectionError):
+        send(connection, Started())
         server.serve(idle_seconds)
     server.close()
     _flush()

@@ -224,6 +224,8 @@ class Pool:
                 stage.caller.execute(call)
                 helped = me.helped
                 cpu, elapsed = clock.thread_cpu() + helped.cpu - cpu, clock.now() - began
+                if stage.foreign and stage.plan.process:
+                    elapsed -= engine.processes.starting_seconds()
                 if weighed:
                     queued = me.meter.queued() + helped.queued - queued
             finally:

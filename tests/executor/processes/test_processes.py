@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -518,6 +519,20 @@ def test_a_worker_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> Non
     refused(af.WorkerError, in_workers(numbers(), same).to_table, "cannot be started", "/nowhere/python")
 
 
+def test_the_start_of_a_worker_is_no_work_of_a_function() -> None:
+    """Else a trivial function limits the run, and advice is to cache it."""
+    children.dismiss()
+    with iter(in_workers(numbers(), same)) as run:
+        began = time.perf_counter()
+        next(run)
+        first = time.perf_counter() - began
+        for _ in run:
+            pass
+        busy = [stage.busy_seconds for stage in run.stats().stages if stage.foreign]
+    assert first > 0.1
+    assert 0 < sum(busy) < first / 2
+
+
 def test_bad_arguments_are_refused_at_once() -> None:
     lock = socket.socket()
     with lock:
@@ -849,6 +864,7 @@ def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
 def test_a_worker_counts_operators_that_failed_as_its_parent_does() -> None:
     packed = Packed(pack(Counting), children.surroundings())
     worker = children.Child(packed.around)
+    worker.await_start(Origin(0))
     try:
         for number in range(MAX_KNOWN):
             worker.call((0, number), packed, 0, Origin(0), batch_of(1))
