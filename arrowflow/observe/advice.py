@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from arrowflow.autotune.limit import SATURATED, WANTS_MORE, few_connections, least, waiting_after_start
 from arrowflow.autotune.model import LOCK
-from arrowflow.physical.tuning import StageStatistics, Statistics
+from arrowflow.physical.tuning import StageKey, StageStatistics, Statistics
 
 INFLATES = 2.0
 COSTLY_SHARE = 0.3
@@ -139,9 +139,16 @@ def _local_copy(source: str) -> str:
 
 
 def _repeated_before_shuffle(stages: Sequence[StageStatistics]) -> Iterator[str]:
-    shuffles = [place for place, _ in _named(stages, "shuffle")]
-    if shuffles and any(place > shuffles[0] for place, _ in _named(stages, "repeat")):
+    shuffles = [stages[place].key for place, _ in _named(stages, "shuffle")]
+    repeats = [stages[place].key for place, _ in _named(stages, "repeat")]
+    if any(_is_input(repeat, shuffle) for shuffle in shuffles for repeat in repeats):
         yield "repeat is before shuffle, so windows mix rows of two epochs: put shuffle before repeat"
+
+
+def _is_input(stage: StageKey, of: StageKey) -> bool:
+    """Whether a stage is among the inputs of another one: of the inputs of a mix each has only its own."""
+    *chain, place, _ = of
+    return list(stage[: len(chain)]) == chain and stage[len(chain)] > place
 
 
 def _row_wise(stages: Sequence[StageStatistics]) -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import pytest
 
+import arrowflow as af
 from arrowflow.autotune.model import LOCK
 from arrowflow.observe.advice import advice
 from arrowflow.physical.tuning import StageStatistics, Statistics
@@ -111,9 +114,28 @@ def test_a_costly_function_goes_below_the_cache() -> None:
 
 def test_repeat_goes_above_shuffle() -> None:
     text = "repeat is before shuffle, so windows mix rows of two epochs: put shuffle before repeat"
-    assert faults(run(SHUFFLE, REPEAT, READ)) == (text,)
-    assert faults(run(REPEAT, SHUFFLE, READ)) == ()
-    assert faults(run(REPEAT, READ)) == ()
+    assert faults(placed(shuffle=(0,), repeat=(1,))) == (text,)
+    assert faults(placed(repeat=(0,), shuffle=(1, "", 0, 0))) == ()
+    assert faults(placed(repeat=(0,))) == ()
+
+
+def test_repeat_and_shuffle_of_two_inputs_of_a_mix_are_apart() -> None:
+    assert faults(placed(shuffle=(4, "", 0, 1, "", 0, 0), repeat=(4, "", 1, 0))) == ()
+    assert faults(placed(shuffle=(2,), repeat=(4, "", 1, 0))) != ()
+
+
+def test_stages_have_places_that_tell_their_inputs() -> None:
+    rows = af.range(100)
+    parts = [rows.filter(pl.col("id") < n).shuffle(20, seed=1).repeat() for n in (30, 60)]
+    with iter(af.sample_from_datasets(parts, seed=3).batch(64)) as batches:
+        next(batches)
+        statistics = batches.stats()
+    assert faults(replace(statistics, seconds=1.0)) == ()
+
+
+def placed(**keys: tuple[Any, ...]) -> Statistics:
+    """Returns a run with stages at these places, and one that reads."""
+    return run(*(stage(name, kind="serial", key=(*key, name)) for name, key in keys.items()), READ)
 
 
 def test_a_function_that_gets_single_rows_should_get_batches() -> None:
@@ -215,5 +237,8 @@ def test_no_cache_where_nobody_waits() -> None:
 
 
 def test_several_things_are_said_one_after_the_other() -> None:
-    texts = faults(run(SHUFFLE, mapped(bytes=50 * MIB, calls=10_000, rows=20_000), REPEAT, READ))
+    mapping = mapped(bytes=50 * MIB, calls=10_000, rows=20_000)
+    texts = faults(
+        run(replace(SHUFFLE, key=(0, "shuffle")), mapping, replace(REPEAT, key=(2, "repeat")), READ)
+    )
     assert [text.split(" ", 2)[0] for text in texts] == ["map", "repeat", "map"]
