@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,8 @@ class Column:
             self.moments.missing += missing
             self.moments.count += len(values) - missing
         if self.distinct is not None:
-            self.distinct.add(pl.Series(values))
+            series = pl.Series(values)
+            self.distinct.add(series.drop_nans() if series.dtype.is_float() else series)
 
     def merge(self, other: Column) -> None:
         """Adds the rows of another part."""
@@ -138,17 +139,27 @@ def everything(schema: pa.Schema) -> Columns:
         column = found[each.name] = Column()
         if is_number(each.type):
             column.quantiles = Quantiles()
-        if not pa.types.is_nested(each.type):
+        if not any(cannot(each.type) for cannot in _NOT_HASHED):
             column.distinct = Distinct()
     return found
 
 
+_NOT_HASHED: Final = pa.types.is_nested, pa.types.is_decimal256, pa.types.is_interval
+"""Types whose values Polars does not hash."""
+
+
 def check_finite(columns: Columns) -> None:
-    """Raises `DataError` for a column whose mean nobody can use."""
+    """Raises `DataError` for a column whose figures nobody can use."""
     for name, column in columns.items():
-        if not math.isfinite(column.moments.mean):
+        of = column.moments
+        if of.count and (of.least == -math.inf or of.greatest == math.inf):
             raise DataError(
-                f"fit: column {name!r} holds infinity, so it has no mean; `filter` such rows first"
+                f"fit: column {name!r} holds infinity, of which no figure can be used; `filter` such rows first"
+            )
+        if not (math.isfinite(of.mean) and math.isfinite(of.squares)):
+            raise DataError(
+                f"fit: the values of column {name!r} are so large that the sum of their squares is no float64; divide them first, by "
+                "with_columns"
             )
 
 
@@ -164,7 +175,10 @@ def described(columns: Columns, rows: int) -> pl.DataFrame:
             numbers = [of.mean, of.std, of.least, *quartiles, of.greatest]
         distinct = None if column.distinct is None else float(column.distinct.count)
         shown[name] = [float(of.count), float(rows - of.count), *numbers, distinct]
-    return pl.DataFrame({"statistic": names, **shown}, schema_overrides=dict.fromkeys(shown, pl.Float64))
+    label = "statistic"
+    while label in shown:
+        label += "_"
+    return pl.DataFrame({label: names, **shown}, schema_overrides=dict.fromkeys(shown, pl.Float64))
 
 
 def words(column: Column) -> list[Any]:

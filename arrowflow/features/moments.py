@@ -42,11 +42,14 @@ class Moments:
         """Adds values without NaN, and how many were missing beside them."""
         self.missing += missing
         if len(values):
-            with np.errstate(invalid="ignore", over="ignore"):  # of infinity
-                mean = float(values.mean())
-                away = values - mean
-                squares = float(np.square(away).sum())  # a product of BLAS starts threads of its own
-            self.merge(Moments(len(values), 0, mean, squares, float(values.min()), float(values.max())))
+            least, greatest = float(values.min()), float(values.max())
+            mean, squares = least, 0.0  # of one value; the mean of its sum would be another number
+            if least != greatest:
+                with np.errstate(invalid="ignore", over="ignore"):  # of infinity
+                    mean = float(values.mean())
+                    away = values - mean
+                    squares = float(np.square(away).sum())  # a product of BLAS starts threads of its own
+            self.merge(Moments(len(values), 0, mean, squares, least, greatest))
 
     def merge(self, other: Moments) -> None:
         """Adds the rows of another part."""

@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,52 @@ def test_columns_of_one_value_and_of_none() -> None:
     empty = af.from_arrow(table).cast({"none": pa.string()}).fit(vocabulary={"none": 3})
     refused(af.DataError, lambda: empty.one_hot("none"), "'none'", "no vocabulary")
     assert af.FeatureStatistics.of_json(json.loads(json.dumps(stats.to_json()))).missing("none") == 3
+
+
+@pytest.mark.parametrize("value", [0.1, 123.456, 1e15 + 0.3, 3.3e-300, 1_700_000_000_123_456_789])
+@pytest.mark.parametrize("rows", [3, 1000, 65_537])
+def test_the_mean_of_one_value_is_that_value(value: float, rows: int) -> None:
+    ds = af.from_numpy({"x": np.full(rows, value)})
+    stats = ds.fit(mean=["x"])
+    assert (stats.mean("x"), stats.std("x")) == (float(value), 0.0)
+    assert ds.select(stats.standardize("x")).to_table()["x"].unique().to_pylist() == [0.0]
+
+
+@pytest.mark.parametrize("type", [pa.uint8(), pa.int8(), pa.uint32(), pa.float32()], ids=str)
+def test_boundaries_below_all_values_of_a_type(type: pa.DataType) -> None:
+    stats = af.from_numpy({"x": np.arange(-400, 100)}).fit(quantiles={"x": 400})
+    found = af.from_arrow(pa.table({"x": pa.array([0, 1, 5], type)})).select(stats.bucketize("x")).to_table()
+    assert found["x"].to_pylist() == np.searchsorted(stats.boundaries("x"), [0, 1, 5], "right").tolist()
+
+
+@pytest.mark.parametrize("given", [{"mean": ["x"]}, {"min_max": ["x"]}, {"quantiles": {"x": 4}}], ids=list)
+def test_numbers_that_no_figure_holds(given: dict[str, Any]) -> None:
+    infinite, large = (af.from_numpy({"x": np.array(x)}) for x in ([1.0, math.inf], [1e200, -1e200]))
+    refused(af.DataError, lambda: infinite.fit(**given), "fit: ", "'x'", "holds infinity")
+    refused(af.DataError, lambda: large.fit(**given), "fit: ", "'x'", "sum of their squares is no float64")
+
+
+def test_describe_of_odd_columns() -> None:
+    table = pa.table(
+        {
+            "statistic": [1.0, math.nan],
+            "decimal": pa.array([Decimal("1.5"), None], pa.decimal256(40, 2)),
+            "interval": pa.array([(1, 2, 3), None], pa.month_day_nano_interval()),
+        }
+    )
+    found = af.from_arrow(table).describe()
+    assert found.columns == ["statistic_", *table.column_names]
+    counted = found.filter(pl.col("statistic_").is_in(["count", "null_count", "distinct"]))
+    assert counted.drop("statistic_").rows() == [(1, 1, 1), (1, 1, 1), (1, None, None)]
+
+
+def test_a_vocabulary_without_words() -> None:
+    for type in pa.int64(), pa.string():
+        stats = af.from_arrow(pa.table({"x": pa.nulls(2, type)})).fit(vocabulary={"x": 5})
+        ds = af.from_arrow(pa.table({"x": pa.array([None, 3]).cast(type)}))
+        assert ds.select(stats.index("x")).to_table()["x"].to_pylist() == [0, 0]
+        first, second = ds.select(stats.index("x", oov=4)).to_table()["x"].to_pylist()
+        assert first == 0 and 1 <= second <= 4
 
 
 def test_what_cannot_be_fitted() -> None:

@@ -65,7 +65,9 @@ class Buckets:
                 rows = slice(start, start + _BLOCK_ROWS)
                 # Two calls for all boundaries: each call waits for Python's lock. NaN is not less.
                 less = np.less(values[rows], self.boundaries[:, None])
-                np.subtract(len(self.boundaries) + self.below, less.sum(0, np.uint8), out=found[rows])
+                np.subtract(
+                    np.int32(len(self.boundaries) + self.below), less.sum(0, np.uint8), out=found[rows]
+                )
         else:
             found = (self.boundaries.searchsorted(values, side="right") + self.below).astype(np.int32)
         return with_nulls_of(array, found, pa.int32())

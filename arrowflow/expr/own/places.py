@@ -48,6 +48,8 @@ class Index:
         """
         assert words is not None
         kept = type.value_type if pa.types.is_dictionary(type) else type
+        if not len(words) and pa.types.is_integer(kept):
+            words = words.cast(pl.Int64)  # the type of no words is not known
         if words.dtype.is_integer():
             if pa.types.is_integer(kept):
                 return cls(_places_of_numbers(words, kept), len(words), unknown)

@@ -35,9 +35,11 @@ from arrowflow.options import OnError, ResolvedOptions, check_choice, check_flag
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.random import IMAGE_DRAWS, generator
-from arrowflow.types import is_untyped
+from arrowflow.types import is_string, is_untyped
 
 _CROPS: Final = ("centre", "random", None)
+_PATH: Final = "path"
+"""The column of `read_files` and `read_images` that tells whose image a row has. Errors name it, also where nobody selects it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +162,9 @@ class DecodeImage(PieceOperator):
         return inputs[0].set(place, pa.field(self.column, pixel_type(self.decoder.shape)))
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        return (None if wanted is None else wanted | {self.column},)
+        schema = self.inputs[0].schema
+        told = {_PATH} if schema is not None and _has_path(schema) else set()
+        return (None if wanted is None else wanted | {self.column} | told,)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it), the decoder, and the check of results."""
@@ -206,7 +210,9 @@ class DecodeImageKernel(StatelessKernel):
             try:
                 decoder.decode(data, views[row], None if draws is None else draws[row])
             except DataError as error:
+                file = chunk.column(_PATH)[row].as_py() if _has_path(chunk.schema) else None
                 error = DataError(f"column {node.column!r}: {error}")
+                error.locate(file=file)
                 if not node.policy.leaves_out:
                     stop, failure = row, error
                     break
@@ -226,6 +232,10 @@ class DecodeImageKernel(StatelessKernel):
         assert node.seed is not None
         key = (node.seed, IMAGE_DRAWS, node.place, self._epoch, origin.split, origin.piece)
         return generator(key).random((rows, DRAWS))
+
+
+def _has_path(schema: pa.Schema) -> bool:
+    return _PATH in schema.names and is_string(schema.field(_PATH).type)
 
 
 def _views(images: pa.Array) -> list[memoryview | None]:

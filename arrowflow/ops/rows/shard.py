@@ -91,15 +91,15 @@ class Shard(RowOperator):
 
 @dataclass(slots=True)
 class Strided:
-    """A chunk and the first of its wanted rows."""
+    """A chunk and the first of its wanted rows, of which there is one."""
 
     chunk: pa.RecordBatch | Rows
     first: int
 
     @property
     def num_rows(self) -> int:
-        """Rows of the chunk if any of them is wanted."""
-        return self.chunk.num_rows if self.first < self.chunk.num_rows else 0
+        """Rows of the chunk."""
+        return self.chunk.num_rows
 
 
 class StrideCountKernel(StateKernel):
@@ -108,11 +108,11 @@ class StrideCountKernel(StateKernel):
     def __init__(self, node: Shard) -> None:
         self._node = node
 
-    def step(self, chunk: pa.RecordBatch | Rows) -> Strided:
-        """Returns the chunk with the number of its first wanted row."""
+    def step(self, chunk: pa.RecordBatch | Rows) -> Strided | pa.RecordBatch | Rows:
+        """Returns the chunk with the number of its first wanted row; no rows of it where it has none."""
         first = (self._node.index - self.state) % self._node.num_shards
         self.state = (self.state + chunk.num_rows) % self._node.num_shards
-        return Strided(chunk, first)
+        return Strided(chunk, first) if first < chunk.num_rows else chunk.slice(0, 0)
 
 
 class StrideKernel(GatherKernel):

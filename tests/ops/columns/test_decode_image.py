@@ -219,6 +219,21 @@ def test_bad_images_are_errors_and_bad_rows(name: str, tmp_path: Path) -> None:
     assert af.read_quarantine(tmp_path).to_table()["image"].to_pylist() == [BAD[name]]
 
 
+def test_a_bad_image_has_a_name_also_where_nobody_selects_it(tmp_path: Path) -> None:
+    for name, data in ("a", PNG), ("b", JPEG[:-40]), ("c", PNG):
+        path = tmp_path / "images" / "kind" / f"{name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    images = af.read_images(tmp_path / "images", labels="folder")
+    with pytest.raises(af.DataError, match="cut short") as caught:
+        images.decode_image("image", 1).select("image", "label").to_table()
+    assert Path(caught.value.file or "") == tmp_path / "images" / "kind" / "b.jpg"
+    kept = images.decode_image("image", 1, on_error="quarantine", quarantine=tmp_path / "bad").select("label")
+    assert kept.to_table().column_names == ["label"] and kept.to_table().num_rows == 2
+    (path,) = af.read_quarantine(tmp_path / "bad").to_table()["path"].unique().to_pylist()
+    assert Path(path).name == "b.jpg"
+
+
 def test_bytes_after_the_end_of_an_image_do_no_harm() -> None:
     found = af.from_arrow(table(JPEG + b"\0" * 9, JPEG + b"trailer")).decode_image("image", 8)
     assert found.to_table().num_rows == 2

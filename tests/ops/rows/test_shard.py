@@ -33,6 +33,12 @@ def test_shards_of_a_shuffle_with_a_seed_are_a_partition_in_every_epoch() -> Non
         assert sorted(itertools.chain(*parts)) == list(range(50))
 
 
+def test_ranks_share_the_batches_of_a_shard_with_chunks_that_have_none_of_its_rows() -> None:
+    ds = numbers(1, 8, 1, 1, 5).shard(5, 4).batch(2)
+    shares = [list(ds.split_by_rank(rank, 2)) for rank in range(2)]
+    assert [[batch["row"].to_pylist() for batch in share] for share in shares] == [[[4]], [[9]]]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [(0, 0), (-1, 0), (2, 2), (2, -1), (2.0, 0), (2, 1.0), (True, 0), (2, False), ("2", 0), (2, None)],
