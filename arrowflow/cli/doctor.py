@@ -242,12 +242,15 @@ def _together(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _command(source: str, cure: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Returns the command that writes what was tried on the sample: row groups that are no fault keep their size."""
+    """Returns the command that writes what was tried on the sample: row groups, and files, that are no fault keep their size."""
     to, codec = target_of(found)
     words = ["arrowflow", "rewrite", source, "DST"]
     if to != "parquet":
         words += ["--to", to]
     words += ["--group-rows", str(cure.get("group_rows", sound_group_rows(found)))]
+    files = found["files"]
+    if found["format"] in COLUMNAR and files > 1 and found["file_bytes"]["median"] >= TINY_FILE_BYTES:
+        words += ["--shard-rows", str(-(-found["rows"] // files))]
     words += ["--compression", cure.get("compression") or codec]
     for text in cure.get("fixed", ()):
         words += ["--fixed", text]
