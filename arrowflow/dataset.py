@@ -3043,7 +3043,7 @@ class Dataset:
             logical plan
               range(start=0, stop=10, step=1)
               filter(...)
-              batch(size=2, drop_remainder=False)
+              batch(batch_size=2, drop_remainder=False)
             ...
         """
         prepared = self._ready()

@@ -9,17 +9,18 @@ it reveals edits and cuts.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from arrowflow.errors import StateError
+from arrowflow.errors import StateError, shown
 from arrowflow.physical.stage import Chain
-from arrowflow.plan.change import Change, Changeable
+from arrowflow.plan.change import Change, Changeable, expressions_of, other_expressions, without_digests
 from arrowflow.plan.file_source import FileSource
 from arrowflow.plan.lane import InLanes
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import Node, called
 from arrowflow.plan.position import Position, lanes_in, listed, settled, text_of, tupled
 from arrowflow.plan.shape import checked
 from arrowflow.plan.traits import Resume
@@ -176,8 +177,10 @@ def intact(state: object) -> Mapping[str, Any]:
     Raises:
         StateError: It was, or has another version.
     """
-    if not isinstance(state, Mapping) or "version" not in state:
+    if not isinstance(state, Mapping):
         raise StateError(f"expected what state_dict() returned, got {type(state).__name__}")
+    if "version" not in state:
+        raise StateError(f"expected what state_dict() returned, got {_keys_of(state)}")
     if state["version"] != VERSION:
         raise StateError(f"the state has format version {state['version']}, this release reads {VERSION}")
     moving = {key: state.get(key) for key in _MOVING}
@@ -197,6 +200,14 @@ def intact(state: object) -> Mapping[str, Any]:
         if part in state or part in (*_MOVING, *_IDENTITY):
             checked(state.get(part), kind, part)
     return state
+
+
+def _keys_of(value: Mapping[Any, Any]) -> str:
+    """Returns a dict that is no state in words, and where in it a state is."""
+    listed = [shown(key) for key in itertools.islice(value, 10)]
+    text = f"a dict without 'version', with the keys [{', '.join(listed)}{', …' if len(value) > 10 else ''}]"
+    within = [key for key, each in value.items() if isinstance(each, Mapping) and "version" in each]
+    return text + (f"; a state may be what it has as {shown(within[0])}" if within else "")
 
 
 def _missing_lanes(position: Position, plan: Node) -> list[str]:
@@ -298,11 +309,11 @@ def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, 
         theirs = there[index] if index < len(there) else None
         if mine == theirs:
             continue
-        error = (
-            f"the state belongs to another pipeline: operator {index + 1} is {_shown(mine)} here and "
-            f"{_shown(theirs)} in the state"
-        )
         change = None if mine is None or theirs is None else _change(nodes[index], theirs)
+        contents = found.get(_CONTENTS, {}).get(str(index))
+        node = nodes[index] if index < len(nodes) else None
+        differs = _difference(node, mine, theirs, contents, goes_on=change is not None)
+        error = f"the state belongs to another pipeline: operator {index + 1}{differs}"
         if change is None:
             raise StateError(error)
         obstacle = _obstacle(plan, nodes[index], change)
@@ -417,11 +428,59 @@ def _without_last_options(operators: Sequence[Any]) -> Sequence[Any]:
     return operators[: max(numbers, default=0)]
 
 
+def _difference(node: Node | None, mine: Any, theirs: Any, contents: Any, *, goes_on: bool) -> str:
+    """Returns how an operator differs from that of a state, as the rest of a sentence.
+
+    Args:
+        node: The operator here, if there is one.
+        mine: Its name and arguments, as a state holds them.
+        theirs: Those in the state.
+        contents: What the state holds of the contents of its files.
+        goes_on: Whether the state can go on in spite of it.
+    """
+    if node is None or mine is None or theirs is None:
+        return f" is {_shown(mine)} here and {_shown(theirs)} in the state"
+    if mine[0] == theirs[0]:
+        files = (
+            isinstance(node, FileSource) and not goes_on and _other_files(node, mine[1], theirs[1], contents)
+        )
+        if text := files or other_expressions(node, theirs[1]):
+            return text
+    here = node.describe() if expressions_of(node) else _shown(mine)
+    return f" is {here} here and {_shown(theirs)} in the state"
+
+
+def _other_files(node: FileSource, mine: Mapping[str, Any], theirs: Mapping[str, Any], contents: Any) -> str:
+    """Returns how the files of a source differ where a state holds but a digest of their names and sizes; else nothing."""
+    rest, other = ({**told, "files": None, "sources": None} for told in (mine, theirs))
+    before, now = theirs.get("files"), mine.get("files")
+    if rest != other or not _is_shortened(theirs.get("sources")):
+        return ""
+    if not isinstance(before, int) or not isinstance(now, int):
+        return ""
+    count = abs(now - before)
+    if not count:
+        text = f"{now:,} files, as many as in the state, but since then one or more were renamed, replaced or changed in size"
+    else:
+        happened = f"{'file was' if count == 1 else 'files were'} {'added' if now > before else 'removed'} since then"
+        text = f"{now:,} files here and {before:,} in the state, so at least {count:,} {happened}"
+    named = (node.files_since(contents) if contents else None) or (
+        "the state holds their names and sizes as one digest, so it cannot name them"
+    )
+    return f" ({node.name}) reads {text}; {named}; put the files back as they were, or start the epoch anew"
+
+
+def _is_shortened(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("digest ")
+
+
 def _shown(operator: Any) -> str:
+    """Returns an operator of a state as it is written, without digests of expressions and of lists of files."""
     if operator is None:
         return "missing"
     name, arguments = operator
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+    kept = {key: each for key, each in arguments.items() if key != "sources" or not _is_shortened(each)}
+    return without_digests(called(name, kept))
 
 
 def check_resumable(plan: Node, chain: Chain, *, deterministic: bool) -> None:

@@ -172,6 +172,108 @@ def test_other_files_are_refused_and_moved_ones_are_not(folder: Path) -> None:
     refused(af.StateError, lambda: rest_of(af.read_parquet(moved).batch(2), state), "read")
 
 
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Files that are too many for a state to hold their names."""
+    (tmp_path / "many").mkdir()
+    return write_shards(tmp_path / "many", [[3 + number] for number in range(20)])
+
+
+def test_a_changed_file_of_many_is_named(many: Path) -> None:
+    ds = af.read_parquet(many).batch(2)
+    state = state_after(ds, 2)
+
+    def told() -> str:
+        with pytest.raises(af.StateError) as caught:
+            rest_of(af.read_parquet(many).batch(2), state)
+        assert "digest " not in str(caught.value)
+        return str(caught.value)
+
+    (many / "07.parquet").rename(many.parent / "kept")
+    assert told().endswith(
+        "operator 1 (read) reads 19 files here and 20 in the state, so at least 1 file was removed since then; by their "
+        f"contents those that are gone came after '{many / '06.parquet'}'; put the files back as they were, or start the epoch "
+        "anew"
+    )
+    pq.write_table(pa.table({"row": [1], "file": pa.array([1], pa.int32())}), many / "07.parquet")
+    text = told()
+    assert (
+        "reads 20 files, as many as in the state, but since then one or more were renamed, replaced or changed in"
+        in text
+    )
+    assert f"other contents than then have '{many / '07.parquet'}'; put the files back" in text
+    (many / "07.parquet").rename(many / "06a.parquet")
+    (many.parent / "kept").rename(many / "07.parquet")
+    assert (
+        f"1 file was added since then; by their contents the new ones are '{many / '06a.parquet'}'" in told()
+    )
+    (many / "06a.parquet").unlink()
+    (many / "07.parquet").rename(many / "06b.parquet")
+    assert "holds their names and sizes as one digest, so it cannot name them; put the files back" in told()
+
+
+def test_new_files_after_many_are_told_with_the_way_to_go_on(many: Path) -> None:
+    state = state_after(af.read_parquet(many).batch(2), 2)
+    (many / "90.parquet").write_bytes((many / "00.parquet").read_bytes())
+    refused(
+        af.StateError,
+        lambda: rest_of(af.read_parquet(many).batch(2), state),
+        "is read(format='parquet', files=21) here and read(format='parquet', files=20) in the state; load_state_dict(…, ",
+        "strict=False) goes on: read has 1 new files",
+    )
+
+
+def test_another_expression_is_shown() -> None:
+    def plan(factor: int, *more: pl.Expr) -> af.Dataset:
+        return af.range(9).with_columns(pl.col("id") + 1, *more, y=pl.col("id") * factor).batch(2)
+
+    state = state_after(plan(2), 1)
+    with pytest.raises(af.StateError) as caught:
+        rest_of(plan(3), state)
+    assert str(caught.value) == (
+        "the state belongs to another pipeline: operator 2 (with_columns) has other expressions in the state: the expression of "
+        "the column 'y' is pl: [(col(\"id\")) * (dyn int: 3)] here; a state holds the digest of an expression and not its text; "
+        "write the expression as it was, or start the epoch anew"
+    )
+    many = [pl.col("id").alias(f"c{number}") for number in range(5)]
+    refused(
+        af.StateError,
+        lambda: rest_of(plan(2, *many), state),
+        "is with_columns(pl: [(col(",
+        "…",
+        "in the state",
+    )
+    refused(
+        af.StateError,
+        lambda: rest_of(plan(3, *many), state_after(plan(2, *many), 1)),
+        "has other expressions in the state, which holds a digest of them alone",
+    )
+
+
+def test_arguments_are_called_as_methods_call_them() -> None:
+    state = state_after(af.range(9).shuffle(4, seed=1).batch(2), 1)
+    refused(
+        af.StateError,
+        lambda: rest_of(af.range(9).shuffle(5, seed=1).batch(2), state),
+        "shuffle(buffer_size=5, seed=1",
+        "shuffle(buffer_size=4, seed=1",
+    )
+
+
+def test_a_dict_that_is_no_state_is_told_by_its_keys() -> None:
+    state = state_after(base(), 1)
+    refused(
+        af.StateError,
+        lambda: rest_of(base(), {"a": 1}),
+        "expected what state_dict() returned, got a dict without 'version', with the keys ['a']",
+    )
+    refused(
+        af.StateError,
+        lambda: rest_of(base(), {"model": 1, "data": state}),
+        "['model', 'data']; a state may be what it has as 'data'",
+    )
+
+
 def test_other_rules_are_refused_where_they_change_the_way_of_a_position(folder: Path) -> None:
     ds = af.read_parquet(folder).skip(2).take(9).batch(2)
     other = ds.with_options(af.Options(disabled_rules=("limit_reads",)))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from arrowflow.cli.output import counted, write_json, write_table, write_text
 from arrowflow.errors import SourceError, StateError
+from arrowflow.plan.node import argument_name
 from arrowflow.plan.position import lanes_in, tupled
 from arrowflow.state import intact
 
@@ -78,12 +79,13 @@ def _show(facts: Mapping[str, Any]) -> None:
     if facts["lanes"]:
         write_text(f"lanes {', '.join(map(str, facts['lanes']))}")
     write_text(f"position {_short(json.dumps(facts['position']))}")
-    rows = [(each["name"], _arguments(each["arguments"])) for each in facts["operators"]]
+    rows = [(each["name"], _arguments(each["name"], each["arguments"])) for each in facts["operators"]]
     write_table(("operator", "arguments"), rows)
 
 
-def _arguments(given: Mapping[str, Any]) -> str:
-    return _short(", ".join(f"{name}={value}" for name, value in given.items() if name != "sources"))
+def _arguments(operator: str, given: Mapping[str, Any]) -> str:
+    shown = ((argument_name(operator, name), value) for name, value in given.items() if name != "sources")
+    return _short(", ".join(f"{name}={value}" for name, value in shown))
 
 
 def _short(text: str) -> str:

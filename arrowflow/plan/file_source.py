@@ -51,6 +51,10 @@ class FileSource(Node):
         """Returns in words how the files differ from those with the `contents` of a state; None if they do not."""
         return None
 
+    def files_since(self, then: Sequence[Any]) -> str | None:
+        """Returns in words which files were added, removed or replaced since a state with these `contents`; None if nothing tells."""
+        return None
+
     def with_row_range(self, start: int, stop: int | None) -> Node | None:
         """Returns itself with only these rows of its output, or None if it cannot leave others out cheaply."""
         return None

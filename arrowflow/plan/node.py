@@ -17,7 +17,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
@@ -34,6 +34,17 @@ Columns = frozenset[str] | None
 
 _NOT_IDENTITY = frozenset(("inputs", "num_parallel_calls", "policy"))
 """Fields that decide nothing of what a node makes of its inputs, or are among its arguments where they do."""
+
+_CALLED: Final = {
+    ("batch", "size"): "batch_size",
+    ("fill_null", "values"): "value",
+    ("pack_sequences", "column"): "columns",
+    ("rejection_resample", "initial"): "initial_dist",
+    ("rejection_resample", "target"): "target_dist",
+    ("sample", "count"): "n",
+    ("shuffle", "size"): "buffer_size",
+}
+"""Names in methods of what `Node.arguments` calls otherwise. States hold the latter, also those of operators that a plan lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +226,7 @@ class Node(ABC):
 
     def describe(self) -> str:
         """Returns the operator as one line for `explain` and `repr`."""
-        shown = ", ".join(f"{key}={value!r}" for key, value in self.arguments().items() if value is not None)
-        return f"{self.name}({shown})"
+        return called(self.name, {key: value for key, value in self.arguments().items() if value is not None})
 
     def copies(self) -> tuple[str, ...]:
         """Returns what it copies beyond what its job is, one text each, for `explain(copies=True)`."""
@@ -257,6 +267,22 @@ class Node(ABC):
             found["place"] = getattr(self, "place", None)
         told = {key: value for key, value in self.arguments().items() if not isinstance(found.get(key), Code)}
         return {**found, "arguments": told}
+
+
+def called(operator: str, arguments: Mapping[str, Any]) -> str:
+    """Returns an operator with arguments, as a state holds them, by the names that its method has for them.
+
+    Examples:
+        >>> called("batch", {"size": 4, "drop_remainder": False})
+        'batch(batch_size=4, drop_remainder=False)'
+    """
+    named = (f"{argument_name(operator, key)}={value!r}" for key, value in arguments.items())
+    return f"{operator}({', '.join(named)})"
+
+
+def argument_name(operator: str, key: str) -> str:
+    """Returns the name that a method has for an argument of `Node.arguments`."""
+    return _CALLED.get((operator, key), key)
 
 
 def _rows_named(node: Node) -> int | None:

@@ -10,7 +10,7 @@ import numpy as np
 from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError
-from arrowflow.ops.sources.files.row_counts import Counting, RowCounts, known_as
+from arrowflow.ops.sources.files.row_counts import Counting, RowCounts
 from arrowflow.ops.sources.files.split_tasks import of_split_key, split_key
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.options import Options
@@ -52,7 +52,7 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
     """
     plans_of("count_rows", [dataset])
     bound = dataset._ready().bound
-    counting = Counting(known_as(bound))
+    counting = Counting(bound)
     traced = Dataset(_traced(_deciding(bound)))
     source = next(post_order(bound))
     files = {file.path: number for number, file in enumerate(getattr(source, "files", ()))}

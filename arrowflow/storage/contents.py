@@ -12,6 +12,7 @@ import os
 import posixpath
 from collections.abc import Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from arrowflow.storage.store import File, Store
@@ -22,6 +23,9 @@ _MAX_GROUPS: Final = 256
 """Digests that are kept: few enough for a state, many enough to name the file that changed where files are few."""
 
 _GROUP_DIGITS: Final = 4
+
+_MAX_NAMED: Final = 3
+"""The most files that a message names."""
 
 _MAX_REMOTE_FILES: Final = 256
 """The most files that are looked at on a mounted file system of another machine, where each takes milliseconds."""
@@ -110,6 +114,47 @@ class Contents(NamedTuple):
                     return f"the file {group[0].path!r} has other contents"
                 return f"one of the files from {group[0].path!r} to {group[-1].path!r} has other contents"
         return "a file has other contents"
+
+    def files_since(self, then: Contents, count: int, files: Sequence[File]) -> str | None:
+        """Returns in words which files were added, removed or replaced; None where digests do not tell.
+
+        Args:
+            then: The contents of the earlier files.
+            count: How many these were.
+            files: The files.
+        """
+        if self.place != then.place or max(group_size(count), group_size(len(files))) > 1:
+            return None
+        now, old = _listed(self.groups), _listed(then.groups)
+        if len(now) != len(files) or len(old) != count:
+            return None
+        if len(now) == len(old):
+            others = [file for file, one, other in zip(files, now, old, strict=True) if one != other]
+            return f"other contents than then have {_named(others)}" if others else None
+        first, last = _length_of_common(now, old), _length_of_common(now[::-1], old[::-1])
+        if first + last != min(
+            len(now), len(old)
+        ):  # several places, or equal files: which one it is cannot be told
+            return None
+        if len(now) > len(old):
+            return f"by their contents the new ones are {_named(files[first : len(now) - last])}"
+        place = f"after {files[first - 1].path!r}" if first else f"before {files[0].path!r}"
+        return f"by their contents those that are gone came {place}"
+
+
+def _listed(groups: str) -> list[str]:
+    return [groups[start : start + _GROUP_DIGITS] for start in range(0, len(groups), _GROUP_DIGITS)]
+
+
+def _named(files: Sequence[File]) -> str:
+    more = "" if len(files) <= _MAX_NAMED else f" and {len(files) - _MAX_NAMED:,} more"
+    return ", ".join(repr(file.path) for file in files[:_MAX_NAMED]) + more
+
+
+def _length_of_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """Returns how many values two sequences have in common from their starts on."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def group_size(count: int) -> int:

@@ -86,6 +86,15 @@ class Expr:
     def __hash__(self) -> int:
         return hash((self.name, self.key()))
 
+    @property
+    def column(self) -> str | None:
+        """The name of the column that the expression is, and nothing else; None of others, and of selectors."""
+        is_short = (
+            len(self.serialised()) < 1_000
+        )  # a mapping of a column has its name, too, and perhaps a million keys
+        tree = self.tree() if is_short and self.columns == (self.name,) else None
+        return tree.name if isinstance(tree, Column) else None
+
     def __repr__(self) -> str:
         if self.engine == "polars":
             return f"pl: {lifted.shown(self.source, self.json())}"

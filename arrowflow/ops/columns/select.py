@@ -120,4 +120,12 @@ def _name(given: str | None, expr: Expr) -> str:
 
 def describe_named(exprs: Named) -> str:
     """Returns expressions with their names as one text."""
-    return ", ".join(repr(expr) if name is None else f"{name}={expr!r}" for name, expr in exprs)
+    return ", ".join(
+        _column_or_text(expr) if name is None else f"{name}={_column_or_text(expr)}" for name, expr in exprs
+    )
+
+
+def _column_or_text(expr: Expr) -> str:
+    """Returns the name of a column that passes as it is, and of other expressions the text."""
+    column = expr.column
+    return repr(expr) if column is None else repr(column)

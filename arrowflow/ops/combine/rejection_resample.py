@@ -105,7 +105,7 @@ class RejectionResample(RowOperator, InLanes):
     def describe(self) -> str:
         """Returns the class as text, and the shares."""
         initial = "estimated" if self.initial is None else list(self.initial)
-        return f"rejection_resample({self.label!r}, target={list(self.target)}, initial={initial})"
+        return f"rejection_resample({self.label!r}, target_dist={list(self.target)}, initial_dist={initial})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes seed and place, for the key of its random numbers."""

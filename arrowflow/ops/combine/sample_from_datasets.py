@@ -76,6 +76,12 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
             **({"stop": "all_exhausted"} if self.stop == "all_exhausted" else {}),
         }
 
+    def describe(self) -> str:
+        """Returns the number of inputs, and the arguments as users give them."""
+        weights = "" if self.weights is None else f", {list(self.weights)}"
+        seed = "" if self.seed is None else f", seed={self.seed}"
+        return f"{self.name}({len(self.inputs)} datasets{weights}{seed}, stop={self.stop!r})"
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes the seed."""
         seed = bound_seed(self.seed, context)

@@ -34,7 +34,7 @@ from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_p
 from arrowflow.ops.ranks.lane_kernels import PART_BYTES, PARTS_IN_BUDGET, LanesKernel, TurnsKernel
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import Rank, found_rank
-from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of
+from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of, ways_to_count
 from arrowflow.ops.ranks.whole import ShareOfBatches, share_of_batches
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.ops.rows.take import Take
@@ -267,6 +267,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             drops=self._drops,
             given=self.equal_steps,
             alone=self.process.world_size == 1 or self.coordinator is not None,
+            ways=lambda: () if batch is None else ways_to_count(batch.inputs[0]),
         )
 
     def _even(self, plan: Node) -> Node:

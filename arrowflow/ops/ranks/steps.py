@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from arrowflow.errors import DataError, PlanError
-from arrowflow.plan.node import Count
+from arrowflow.ops.columns.column_program import ColumnOperator
+from arrowflow.ops.columns.filter import FilterBy
+from arrowflow.ops.functions.map import Map
+from arrowflow.ops.sources.files.read import Read
+from arrowflow.plan.node import Count, Node
+from arrowflow.plan.walk import post_order
 
 EqualSteps = Literal["drop"]
+_COORDINATOR: Final = (
+    "coordinator= (a process group of torch.distributed, or an object with all_min(numbers))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,15 @@ class Steps:
 
 
 def steps_of(
-    total: Count, lanes: int, size: int, *, pads: bool, drops: bool, given: EqualSteps | None, alone: bool
+    total: Count,
+    lanes: int,
+    size: int,
+    *,
+    pads: bool,
+    drops: bool,
+    given: EqualSteps | None,
+    alone: bool,
+    ways: Callable[[], Sequence[str]] = tuple,
 ) -> Steps:
     """Returns what each of the lanes of all ranks delivers, which have `total` rows or batches, equally many up to one.
 
@@ -62,6 +79,7 @@ def steps_of(
         pads: Whether the last step is filled up.
         given: The choice of the user.
         alone: Whether this process sees itself where the lanes end, or agrees on it with the others.
+        ways: Ways to tell the number before a run that this plan has, for a message.
 
     Raises:
         PlanError: The lanes may end at different steps, and nothing tells all ranks when.
@@ -69,17 +87,21 @@ def steps_of(
     if not isinstance(total, int):
         endless = total == math.inf
         unknown = "split_by_rank: how many rows reach its batches is only known when they have come"
-        if given is None and not endless:
-            raise PlanError(
-                f'{unknown}, and the lanes in which the plan runs may end at different steps; write how="whole", with which '
-                'each process runs the whole plan, or say with equal_steps="drop" that they end with the first lane'
+        if not endless and (given is None or not alone):
+            effect = (
+                "the lanes in which the plan runs may end at different steps"
+                if alone
+                else "the processes could end at different steps and wait for each other for ever"
             )
-        if not (alone or endless):
+            more = (
+                "; more than one process also needs coordinator=)"
+                if alone
+                else f") together with {_COORDINATOR}"
+            )
+            known = ['how="whole" (each process runs the whole plan)', *ways()]
             raise PlanError(
-                f"{unknown}, so that the processes could end at different steps and wait for each other for ever; write "
-                'how="whole", with which each process runs the whole plan, count them once, by '
-                '.assert_cardinality(af.count_rows(dataset)) after the filter, use equal_steps="drop" with a coordinator=, or '
-                "declare with map(…, keeps_rows=True) that a function keeps the number of rows"
+                f"{unknown}, so that {effect}; write one of these: {'; '.join(known)}; "
+                f'equal_steps="drop" (the epoch ends with the first lane that ends{more}'
             )
         return Steps(size, drops)
     least, rest = divmod(total, lanes)
@@ -87,6 +109,30 @@ def steps_of(
         return Steps(size, drops, least, least, lost=rest)
     most = -(-total // (lanes * size)) * size
     return Steps(size, drops, most, least, added=most * lanes - total)
+
+
+def ways_to_count(plan: Node) -> tuple[str, ...]:
+    """Returns the ways to tell the number of rows of a plan before a run, if only a run tells it now.
+
+    Args:
+        plan: All that comes before the batches.
+    """
+    nodes = list(post_order(plan))
+    unknown = [node for node in nodes if node.count_rows((1_000,) * len(node.inputs)) is None]
+    if unknown and all(isinstance(node, Map) and not node.keeps_rows for node in unknown):
+        return ("map(…, keeps_rows=True), if the function keeps the number of rows",)
+    counted = nodes[: nodes.index(unknown[-1]) + 1] if unknown else []
+    if any(len(node.inputs) > 1 for node in nodes) or not counted or not isinstance(counted[0], Read):
+        return ()
+    if not all(
+        node.traits.one_to_one or node.traits.drops_rows or isinstance(node, FilterBy) for node in counted[1:]
+    ):
+        return ()
+    last = counted[-1]
+    name = last.operators_merged()[-1] if isinstance(last, ColumnOperator) else last.name
+    return (
+        f".assert_cardinality(af.count_rows(dataset)) right after {name} (`dataset` is all up to there, counted once)",
+    )
 
 
 def no_step(why: str, *, is_whole: bool = False) -> DataError:

@@ -23,7 +23,7 @@ from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Counted
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.walk import rows_in_lanes
+from arrowflow.plan.walk import post_order, rows_in_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class AssertCardinality(RowOperator, InLanes, RowAccess):
         """Checks that the counts are those of its input."""
         if self.kept is not None and not self.bound and self.kept.of != known_as(inputs[0]):
             raise PlanError(
-                "assert_cardinality: the counts are of another pipeline or of other files; count again with "
+                f"assert_cardinality: the counts are of {_other(self.kept, inputs[0])}; count again with "
                 "af.count_rows(dataset, save=path), where `dataset` is all that comes before"
             )
         return self.on(*inputs)
@@ -123,6 +123,18 @@ class AssertCardinality(RowOperator, InLanes, RowAccess):
             return self.count
         first, before = self.lane.rows(self.count, epoch)
         return before - first
+
+
+def _other(kept: RowCounts, plan: Node) -> str:
+    """Returns in words of what else than a plan the counts are."""
+    if kept.operators is None:  # of an earlier release
+        return "another pipeline or of other files"
+    if kept.operators == known_as(plan, with_files=False):
+        return (
+            "other files: since they were counted a file was added, removed or renamed, or has another size"
+        )
+    operators = ", ".join(node.describe() for node in post_order(plan))
+    return f"another pipeline than the one before it, which is {operators}"
 
 
 def _dealt_by(kept: RowCounts, plan: Node) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -120,6 +121,45 @@ def test_several_processes_need_counts() -> None:
     plan = af.range(100).filter(pl.col("id") > 3).batch(8).split_by_rank(0, 2, equal_steps="drop")
     with pytest.raises(af.PlanError, match="wait for each other for ever"):
         next(iter(plan))
+
+
+class Alone:
+    """A coordinator of a rank that is never asked."""
+
+    def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
+        return numbers
+
+
+def test_an_unknown_number_of_rows_is_told_with_ways_that_work(path: Path) -> None:
+    rows = of(path).filter(pl.col("id") % 7 != 3)
+    counts = af.count_rows(rows)
+    with pytest.raises(af.PlanError) as caught:
+        rows.batch(8).split_by_rank(0, 2).explain()
+    assert str(caught.value).endswith(
+        'write one of these: how="whole" (each process runs the whole plan); '
+        ".assert_cardinality(af.count_rows(dataset)) right after filter (`dataset` is all up to there, counted once); "
+        'equal_steps="drop" (the epoch ends with the first lane that ends) together with coordinator= (a process group of '
+        "torch.distributed, or an object with all_min(numbers))"
+    )
+    rows.batch(8).split_by_rank(0, 2, how="whole").explain()
+    rows.assert_cardinality(counts).batch(8).split_by_rank(0, 2).explain()
+    rows.batch(8).split_by_rank(0, 2, equal_steps="drop", coordinator=Alone()).explain()
+
+
+def test_ways_that_would_fail_are_not_told(path: Path) -> None:
+    def told(plan: af.Dataset) -> str:
+        with pytest.raises(af.PlanError) as caught:
+            plan.split_by_rank(0, 2).explain()
+        return str(caught.value)
+
+    assert "assert_cardinality" not in told(af.range(1000).filter(pl.col("id") > 3).batch(8))  # no files
+    function = told(of(path).map(lambda batch: batch).batch(8))
+    assert "keeps_rows=True" in function and "assert_cardinality" not in function
+    both = told(of(path).filter(pl.col("id") > 3).map(lambda batch: batch).batch(8))
+    assert "keeps_rows" not in both and "assert_cardinality" not in both
+    repeated = told(of(path).filter(pl.col("id") > 3).repeat(2).batch(8))
+    assert "right after filter" in repeated
+    assert "assert_cardinality" not in told(UNCOUNTED["bucket"](path))
 
 
 def test_more_lanes_than_rows() -> None:

@@ -287,6 +287,12 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         now = self._contents(count)
         return None if now is None else now.change_since(Contents(*kept), self.files[:count])
 
+    def files_since(self, then: Sequence[Any]) -> str | None:
+        """Compares all files, by the digests of their contents."""
+        count, *kept = checked([*then, ""][:4], tuple[Annotated[int, 1], str, str, str], "contents")
+        now = self._contents(len(self.files))
+        return None if now is None else now.files_since(Contents(*kept), count, self.files)
+
     def _contents(self, count: int) -> Contents | None:
         assert self.store is not None
         return Contents.of(self.store, self.files[:count])

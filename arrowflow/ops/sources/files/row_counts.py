@@ -41,10 +41,12 @@ class RowCounts:
     Attributes:
         of: Identifies the pipeline, with the relative paths and sizes of its files.
         splits: The splits that have rows left.
+        operators: Identifies the pipeline without its files; None in counts of an earlier release.
     """
 
     of: str
     splits: tuple[Counted, ...]
+    operators: str | None = None
 
     @cached_property
     def num_rows(self) -> int:
@@ -80,7 +82,7 @@ class RowCounts:
             )
         part = Path(f"{os.fspath(path)}.{os.getpid()}.part")
         numbers = [(file, split, kept, len(bits)) for file, split, kept, bits in self.splits]
-        head = json.dumps({"of": self.of, "splits": numbers}).encode() + b"\n"
+        head = json.dumps({"of": self.of, "splits": numbers, "operators": self.operators}).encode() + b"\n"
         body = head + b"".join(bits for _, _, _, bits in self.splits)
         try:
             part.write_bytes(_MAGIC + _digest(body) + body)
@@ -122,6 +124,7 @@ def _parsed(data: bytes) -> RowCounts:
         kept = json.loads(head)
         splits = checked(kept["splits"], tuple[tuple[int, int, int, int], ...], "splits")
         of = checked(kept["of"], str, "of")
+        operators = checked(kept.get("operators"), str | None, "operators")
     except (KeyError, TypeError, ValueError, RecursionError):
         raise ValueError("its head does not tell of splits") from None
     ends = list(accumulate(size for _, _, _, size in splits))
@@ -129,7 +132,7 @@ def _parsed(data: bytes) -> RowCounts:
     found = tuple((*split[:3], part) for split, part in zip(splits, parts, strict=True))
     if len(bits) != sum(map(len, parts)) or any(kept != int(_bits(part).sum()) for _, _, kept, part in found):
         raise ValueError("its splits have other numbers of rows than bits")
-    return RowCounts(of, found)
+    return RowCounts(of, found, operators)
 
 
 def _bits(packed: bytes) -> npt.NDArray[np.uint8]:
@@ -144,11 +147,11 @@ class Counting:
     """Collects the rows that are left, split by split, in any order.
 
     Args:
-        of: Identifies the pipeline.
+        plan: The pipeline, bound.
     """
 
-    def __init__(self, of: str) -> None:
-        self._of = of
+    def __init__(self, plan: Node) -> None:
+        self._plan = plan
         self._rows: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
 
     def add(self, file: int, split: int, rows: npt.NDArray[np.int64]) -> None:
@@ -167,10 +170,14 @@ class Counting:
                     "count_rows: rows are repeated; count them before the operator that repeats them"
                 )
             made.append((file, split, len(rows), np.packbits(bits, bitorder="little").tobytes()))
-        return RowCounts(self._of, tuple(made))
+        return RowCounts(known_as(self._plan), tuple(made), known_as(self._plan, with_files=False))
 
 
-def known_as(plan: Node) -> str:
-    """Returns a text that identifies a bound plan by its operators, their arguments, and its files."""
-    told = [[node.name, node.arguments()] for node in post_order(plan)]
+def known_as(plan: Node, *, with_files: bool = True) -> str:
+    """Returns a text that identifies a bound plan by its operators, their arguments and, unless left out, its files."""
+    left_out = () if with_files else ("files", "sources")
+    told = [
+        [node.name, {key: value for key, value in node.arguments().items() if key not in left_out}]
+        for node in post_order(plan)
+    ]
     return hashlib.blake2b(json.dumps(told, default=str).encode(), digest_size=16).hexdigest()

@@ -49,6 +49,10 @@ class WithProvenance(Operator):
         """Returns the names."""
         return {"names": list(self.names)}
 
+    def describe(self) -> str:
+        """Returns the names as the arguments of the method."""
+        return f"{self.name}({', '.join(map(repr, self.names))})"
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Leaves the work to the source."""
         (source,) = inputs
