@@ -225,6 +225,7 @@ class Engine(Run):
             patience, killed_patience = INTERRUPTED_SECONDS, INTERRUPTED_KILLED_SECONDS
             waited = f"{patience:g} s of the interrupt"
         deadline = self.clock.now() + patience
+        self.processes.stop_starting()
         self._join([*threads, *self.slow], deadline)
         killed = self.processes.kill()
         if killed:

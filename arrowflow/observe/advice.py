@@ -111,7 +111,10 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
         stage = stages[place]
         if stage.random:
             break
-        saved = statistics.seconds - least(stages[:place], statistics, statistics.cpu_budget)[0]
+        busy = sum(
+            each.busy_seconds for each in stages[place:]
+        )  # no more, however long processes took to start
+        saved = min(busy, statistics.seconds - least(stages[:place], statistics, statistics.cpu_budget)[0])
         if stage.bytes and saved > WORTH_SHARE * statistics.seconds:
             found = (saved / stage.bytes, saved, stage)
             best = found if best is None or found[0] > best[0] else best

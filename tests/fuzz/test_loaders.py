@@ -74,10 +74,16 @@ def test_without_workers_the_batches_are_those_of_to_torch(draft: Draft, epoch: 
         assert begun + batches_of(resumed, draft)[: len(expected) - at] == expected
 
 
+# What counts rows runs a pipeline in the process that is to be forked, and then no worker runs any.
+FORKABLE: Final = DRAFTS.filter(lambda draft: "counted(" not in draft.text)
+
+
 @settings(max_examples=scaled(5), database=None)
 @given(
     drafts=st.lists(
-        st.tuples(DRAFTS, st.sampled_from([1, 2, 2, 3])), min_size=PLANS_A_PROCESS, max_size=PLANS_A_PROCESS
+        st.tuples(FORKABLE, st.sampled_from([1, 2, 2, 3])),
+        min_size=PLANS_A_PROCESS,
+        max_size=PLANS_A_PROCESS,
     )
 )
 def test_workers_have_the_batches_of_to_torch(drafts: list[tuple[Draft, int]], folder: Path) -> None:

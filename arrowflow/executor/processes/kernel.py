@@ -39,7 +39,7 @@ class RunProcesses:
         # A process that is killed is in a call of this run, and not idle already.
         self._lock = threading.Lock()
         self._busy: dict[pool.Child, str] = {}
-        self._killed = False
+        self._stops = self._killed = False
         self._numbers = itertools.count()
         self._packing = threading.Lock()
         self._packed: OrderedDict[int, tuple[KernelSpec, Key, Packed]] = OrderedDict()
@@ -78,11 +78,24 @@ class RunProcesses:
             if not child.has_started:
                 child.await_start(origin)
                 self._starts.seconds = self.clock.now() - began
+                with self._lock:  # whoever stops them sees that it has started, or is seen here
+                    if self._stops:
+                        raise ClosedError("the iterator was closed")
             return child.call(key, packed, epoch, origin, chunk)
         finally:
             with self._lock:
                 self._busy.pop(child, None)
             self.failed.extend(pool.give_back(child, self.clock.now(), self._close_seconds))
+
+    def stop_starting(self) -> None:
+        """Ends the processes that have not started: no function runs there, so that nobody has to wait for it."""
+        self._stops = True
+        if not self._busy:
+            return
+        with self._lock:
+            for child in self._busy:
+                if not child.has_started:
+                    child.kill()
 
     def kill(self) -> list[str]:
         """Ends the processes that are in a call, and lets no further call begin; returns the operators."""

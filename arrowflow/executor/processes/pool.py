@@ -19,8 +19,8 @@ However the process ends, the operating system's kernel closes its socket. The e
 to be closed. Only `close` waits, too: for the end of a process that has been told to end. After a second that process is
 killed.
 
-**Stopping.** A run that is closed waits for its calls in processes as for its calls in threads. After `close_timeout`
-the processes of these calls are killed (`RunProcesses.kill`). Each worker has a *lifeline*, a socket that serves
+**Stopping.** A run that is closed kills the processes that have not said yet that they have started: no function runs there.
+It waits for its calls in other processes as for its calls in threads. After `close_timeout` the processes of these calls are killed (`RunProcesses.kill`). Each worker has a *lifeline*, a socket that serves
 nothing else. When this process ends, by whatever means, the operating system's kernel signals the lifelines, and the
 signal ends each worker in the middle of anything. A forked child of this process closes its copies of all sockets:
 workers belong to the process that started them.

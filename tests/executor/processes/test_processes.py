@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import types
 import warnings
@@ -531,6 +532,36 @@ def test_the_start_of_a_worker_is_no_work_of_a_function() -> None:
         busy = [stage.busy_seconds for stage in run.stats().stages if stage.foreign]
     assert first > 0.1
     assert 0 < sum(busy) < first / 2
+
+
+def test_nobody_waits_for_a_worker_that_has_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children.dismiss()
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    awaits, awaited = children.Child.await_start, threading.Event()
+
+    def noted(self: children.Child, origin: Origin) -> None:
+        awaited.set()
+        awaits(self, origin)
+
+    monkeypatch.setattr(children.Child, "await_start", noted)
+    run = iter(in_workers(numbers(), same).with_options(af.Options(close_timeout=SECONDS)))
+
+    def read() -> None:
+        with contextlib.suppress(af.ArrowflowError):
+            next(run)
+
+    loop = threading.Thread(target=read, daemon=True)
+    loop.start()
+    assert awaited.wait(SECONDS)
+    began = time.perf_counter()
+    run.close()
+    loop.join(SECONDS)
+    assert not loop.is_alive() and time.perf_counter() - began < SECONDS / 2
 
 
 def test_bad_arguments_are_refused_at_once() -> None:
