@@ -299,8 +299,8 @@ def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, 
         if mine == theirs:
             continue
         error = (
-            f"the state belongs to another pipeline: operator {index + 1} is {_shown(mine)} here and "
-            f"{_shown(theirs)} in the state"
+            f"the state belongs to another pipeline: {_shown(index, mine, 'this pipeline')}, and "
+            f"{_shown(index, theirs, 'the pipeline of the state')}"
         )
         change = None if mine is None or theirs is None else _change(nodes[index], theirs)
         if change is None:
@@ -417,11 +417,11 @@ def _without_last_options(operators: Sequence[Any]) -> Sequence[Any]:
     return operators[: max(numbers, default=0)]
 
 
-def _shown(operator: Any) -> str:
+def _shown(index: int, operator: Any, pipeline: str) -> str:
     if operator is None:
-        return "missing"
+        return f"{pipeline} has no operator {index + 1}"
     name, arguments = operator
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+    return f"operator {index + 1} of {pipeline} is {name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
 def check_resumable(plan: Node, chain: Chain, *, deterministic: bool) -> None:
