@@ -133,6 +133,12 @@ __all__ = [
     "zip",
 ]
 
+
+def __dir__() -> list[str]:
+    """Returns the public names, and not the modules that stand beside them."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 if not typing.TYPE_CHECKING:  # for type checkers a wrong name stays an error
 
     def __getattr__(name: str) -> typing.Any:

@@ -1073,7 +1073,7 @@ class Dataset:
 
         `shuffle()` permutes all rows evenly. Memory stays flat, since rows are gathered from where they lie. So the
         source is one of these: uncompressed local files of `read_ipc`, `from_arrow` of a table, `from_numpy`,
-        `range`, or a `cache`. A cache is filled before the first row comes. Column operators, `take`, `skip` and
+        `range`, `read_images`, `read_files`, `read_lance`, or a `cache`. A cache is filled before the first row comes. Column operators, `take`, `skip` and
         `shard` may come in between. The order takes one number per row up to 262,144 rows; beyond, it takes eight times the root
         of the number of rows. Texts, lists, booleans and columns with nulls take a call for each record batch: prefer
         some thousand rows in each.
@@ -1111,8 +1111,8 @@ class Dataset:
 
         The rows come in the order of the draws. A row without weight is never drawn. Rows are gathered from where
         they lie, so the source is one that `shuffle()` without a size takes: uncompressed local files of `read_ipc`,
-        `from_arrow` of a table, `from_numpy`, `range`, or a `cache`. Column operators, `take`, `skip` and `shard` may come in
-        between. The weights of all rows are read first and take 8 bytes a row; while rows are drawn, they take 16, or
+        `from_arrow` of a table, `from_numpy`, `range`, `read_images`, `read_files`, `read_lance`, or a `cache`. Column operators,
+        `take`, `skip` and `shard` may come in between. The weights of all rows are read first and take 8 bytes a row; while rows are drawn, they take 16, or
         64 without replacement. Each epoch draws anew from (seed, epoch). A state holds a cursor.
 
         Args:

@@ -49,6 +49,11 @@ _UNITS: Final = {"": 1, "B": 1} | {
 }
 
 
+_INSTEAD: Final = {
+    ("to_jax", "device"): "write sharding=jax.sharding.SingleDeviceSharding(device)",
+}
+"""Arguments that people guess, by habit from other functions, with what to write."""
+
 _SWITCH: Final = dict(
     zip(("0", "false", "no", "off", "1", "true", "yes", "on"), [False] * 4 + [True] * 4, strict=True)
 )
@@ -407,7 +412,9 @@ def with_arguments(kind: type, usual: Mapping[str, Any]) -> Callable[[_Function]
             __tracebackhide__ = True
             for name in arguments:
                 if name not in shown.parameters:
-                    hint = closest(name, shown.parameters, kind="arguments")
+                    hint = _INSTEAD.get((function.__name__, name)) or closest(
+                        name, [each for each in shown.parameters if each != "self"], kind="arguments"
+                    )
                     raise TypeError(f"{function.__name__}() has no argument {name!r}; {hint}")
             return function(*args, **arguments)
 

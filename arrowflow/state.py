@@ -311,9 +311,11 @@ def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, 
             continue
         change = None if mine is None or theirs is None else _change(nodes[index], theirs)
         contents = found.get(_CONTENTS, {}).get(str(index))
-        node = nodes[index] if index < len(nodes) else None
-        differs = _difference(node, mine, theirs, contents, goes_on=change is not None)
-        error = f"the state belongs to another pipeline: operator {index + 1}{differs}"
+        if mine is None or theirs is None:
+            differs = f"{_told(index, mine, 'this pipeline')}, and {_told(index, theirs, 'the pipeline of the state')}"
+        else:
+            differs = f"operator {index + 1}{_difference(nodes[index], mine, theirs, contents, goes_on=change is not None)}"
+        error = f"the state belongs to another pipeline: {differs}"
         if change is None:
             raise StateError(error)
         obstacle = _obstacle(plan, nodes[index], change)
@@ -428,18 +430,23 @@ def _without_last_options(operators: Sequence[Any]) -> Sequence[Any]:
     return operators[: max(numbers, default=0)]
 
 
-def _difference(node: Node | None, mine: Any, theirs: Any, contents: Any, *, goes_on: bool) -> str:
+def _told(index: int, operator: Any, pipeline: str) -> str:
+    number = f"operator {index + 1}"
+    return (
+        f"{pipeline} has no {number}" if operator is None else f"{number} of {pipeline} is {_shown(operator)}"
+    )
+
+
+def _difference(node: Node, mine: Any, theirs: Any, contents: Any, *, goes_on: bool) -> str:
     """Returns how an operator differs from that of a state, as the rest of a sentence.
 
     Args:
-        node: The operator here, if there is one.
+        node: The operator here.
         mine: Its name and arguments, as a state holds them.
         theirs: Those in the state.
         contents: What the state holds of the contents of its files.
         goes_on: Whether the state can go on in spite of it.
     """
-    if node is None or mine is None or theirs is None:
-        return f" is {_shown(mine)} here and {_shown(theirs)} in the state"
     if mine[0] == theirs[0]:
         files = (
             isinstance(node, FileSource) and not goes_on and _other_files(node, mine[1], theirs[1], contents)
@@ -476,8 +483,6 @@ def _is_shortened(value: object) -> bool:
 
 def _shown(operator: Any) -> str:
     """Returns an operator of a state as it is written, without digests of expressions and of lists of files."""
-    if operator is None:
-        return "missing"
     name, arguments = operator
     kept = {key: each for key, each in arguments.items() if key != "sources" or not _is_shortened(each)}
     return without_digests(called(name, kept))

@@ -59,6 +59,11 @@ def test_values_that_are_not_given() -> None:
     assert usual(af.Dataset.to_torch)["null"] == "error" and usual(af.Dataset.to_torch)["pin_memory"] is False
 
 
+def test_dir_lists_the_public_names() -> None:
+    assert [name for name in dir(af) if not name.startswith("__")] == sorted(af.__all__)
+    assert {"__version__", "__doc__"} < set(dir(af))
+
+
 def test_other_names_are_refused_with_the_nearest_ones() -> None:
     with pytest.raises(
         TypeError, match=r"read_csv\(\) has no argument 'delimeter'; did you mean 'delimiter'"
@@ -70,6 +75,12 @@ def test_other_names_are_refused_with_the_nearest_ones() -> None:
         af.read_json("a", memory_map=True)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"to_torch\(\) has no argument 'devise'; did you mean 'device'"):
         af.range(3).to_torch(devise="cpu")  # type: ignore[call-overload]
+    with pytest.raises(
+        TypeError, match=r"no argument 'num_workers'; known arguments: lists, collate, columns, "
+    ):
+        af.range(3).to_torch(num_workers=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"to_jax\(\) has no argument 'device'; write sharding=jax\.sharding"):
+        af.range(3).to_jax(device="cpu")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"no argument 'format'"):
         af.read_csv("a", format="json")  # type: ignore[call-arg]
 

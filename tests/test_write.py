@@ -260,6 +260,16 @@ def test_arguments() -> None:
     assert not Path(never).exists()
 
 
+def test_few_paths_are_shown(tmp_path: Path) -> None:
+    written = af.range(50).write_parquet(tmp_path / "many", shard_rows=10)
+    shown = ", ".join(map(repr, written.files[:3]))
+    assert repr(written) == f"Written(files=[{shown}, … 2 more], num_rows=50, num_bytes={written.num_bytes})"
+    written = af.range(50).write_parquet(tmp_path / "one")
+    assert f"files=['{written.files[0]}'], num_rows=50" in repr(written)
+    with pytest.raises(af.WriteError, match=r"a folder of 1 file; pass overwrite=True to replace it, "):
+        af.range(50).write_parquet(tmp_path / "one")
+
+
 def test_epochs_are_not_counted(tmp_path: Path) -> None:
     ds = af.range(50).shuffle(50)
     ds.write_parquet(tmp_path / "a")

@@ -149,10 +149,10 @@ def _of_sizes(found: Mapping[str, Any]) -> Iterator[Finding]:
         text = f"{counted(found['files'], 'file')} of {size(files['median'])} in the median"
         yield Finding(name="tiny-files", text=text, cure={**wanted, "merge": True}, least_gain=NOTICED)
     if not one_each and groups["median"] < TINY_GROUP_BYTES and not tiny_files:
-        text = f"{counted(found['splits'], part)} of {found['split_rows']['median']:,} rows, {size(groups['median'])}"
+        text = f"{counted(found['splits'], part)} of {counted(found['split_rows']['median'], 'row')}, {size(groups['median'])}"
         yield Finding(name="tiny-row-groups", text=text, cure=wanted, least_gain=NOTICED)
     if groups["most"] > HUGE_GROUP_BYTES:
-        text = f"a {part} of {found['split_rows']['most']:,} rows"
+        text = f"a {part} of {counted(found['split_rows']['most'], 'row')}"
         cost = f"a call holds {size(groups['most'])}, and as much again while it decodes"
         yield Finding(name="huge-row-groups", text=text, cost=cost, cure=wanted)
     elif found["bytes"] > 16 * MIB and found["splits"] < available_cpus():

@@ -135,7 +135,8 @@ def _show(found: dict[str, Any]) -> None:
         write_text(f"a file: {_between(found['file_bytes'], size)}")
     if found["splits"]:
         write_text(
-            f"{counted(found['splits'], str(found['split']))}: {_between(found['split_rows'], '{:,}'.format)} rows, "
+            f"{counted(found['splits'], str(found['split']))}: {_between(found['split_rows'], '{:,}'.format)} "
+            f"row{'s' * (found['split_rows']['most'] != 1)}, "
             f"{_between(found['split_bytes'], size)} decoded"
         )
     if found["compressed_splits"]:
@@ -147,7 +148,7 @@ def _show(found: dict[str, Any]) -> None:
             f"{counted(found['files_with_other_columns'], 'file')} with other columns or types than the first"
         )
     if 0 < found["files_looked_into"] < found["files"]:
-        write_text(f"the table is about {found['files_looked_into']} files, evenly spread")
+        write_text(f"the table is about {counted(found['files_looked_into'], 'file')}, evenly spread")
     columns, with_layout = found["columns"], found["files_looked_into"]
     header = ["column", "type", "tensor"]
     if with_layout:

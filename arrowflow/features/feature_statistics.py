@@ -19,6 +19,8 @@ from arrowflow.features.quantiles import Quantiles
 from arrowflow.observe.whole_file import write_whole
 
 VERSION: Final = 1
+_SHOWN_COLUMNS: Final = 10
+_SHOWN_WORDS: Final = 3
 
 
 class FeatureStatistics:
@@ -40,7 +42,14 @@ class FeatureStatistics:
         self._columns = columns
 
     def __repr__(self) -> str:
-        return f"FeatureStatistics of {', '.join(map(repr, self._columns))}"
+        count = len(self._columns)
+        lines = [f"FeatureStatistics of {count:,} column{'s' * (count != 1)}"]
+        lines += [
+            f"  {name}: {_figures(self._columns[name])}" for name in list(self._columns)[:_SHOWN_COLUMNS]
+        ]
+        if count > _SHOWN_COLUMNS:
+            lines.append(f"  … {count - _SHOWN_COLUMNS:,} more")
+        return "\n".join(lines)
 
     # ------------------------------------------------------------------ figures
 
@@ -231,6 +240,23 @@ class FeatureStatistics:
             kind = "has no value but nulls and NaN" if found.count == 0 else "has no numbers"
             raise DataError(f"column {name!r} {kind}, so it has no mean, ends or quantiles; leave it out")
         return found
+
+
+def _figures(column: Column) -> str:
+    """Returns some figures of a column, as text."""
+    of = column.moments
+    found = [f"{of.count:,} value{'s' * (of.count != 1)}, {of.missing:,} missing"]
+    if of.count and of.least <= of.greatest:
+        spread = "" if of.std is None else f", std {of.std:.4g}"
+        found.append(f"mean {of.mean:.4g}{spread}, min {of.least:.4g}, max {of.greatest:.4g}")
+    if column.quantiles is not None:
+        found.append(f"{column.buckets:,} buckets")
+    if column.counts is not None:
+        known = words(column)
+        first = "".join(f" {shown(word)}," for word in known[:_SHOWN_WORDS]).rstrip(",")
+        more = ", …" if len(known) > _SHOWN_WORDS else ""
+        found.append(f"vocabulary of {len(known):,}{':' * bool(known)}{first}{more}")
+    return ", ".join(found)
 
 
 def _stored(column: Column) -> dict[str, Any]:

@@ -82,6 +82,16 @@ _REMEDIES: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
     (pa.types.is_null, "a column of nothing but nulls has no dtype: drop it, or cast it and fill_null"),
 )
 
+_REMEDIES_OF_LISTS: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
+    (pa.types.is_decimal, 'take its values in a loader with dtypes={"NAME": "float64"}'),
+    (pa.types.is_date32, 'take its days in a loader with dtypes={"NAME": "int64"}'),
+    (
+        lambda kind: pa.types.is_temporal(kind) and not pa.types.is_interval(kind),
+        'take its units in a loader with dtypes={"NAME": "int64"}',
+    ),
+)
+"""Advice for lists, by the type of their values."""
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnExport:
@@ -186,7 +196,10 @@ def dtype_of_values(kind: Any) -> np.dtype[Any] | None:
 
 def refusal(name: str, kind: Any, framework: str) -> str:
     """Returns the message that `framework` has no counterpart for this type, and advice."""
-    remedy = next((text for matches, text in _REMEDIES if matches(kind)), "drop it, or convert it with map")
+    value = layout_of(kind).value
+    found = [text for matches, text in _REMEDIES_OF_LISTS if value != kind and matches(value)]
+    found += [text for matches, text in _REMEDIES if matches(kind)]
+    remedy = found[0] if found else "drop it, or convert it with map"
     return f"column {name!r} has type {kind}, which {framework} cannot hold; {remedy.replace('NAME', name)}"
 
 

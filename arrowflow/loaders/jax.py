@@ -35,7 +35,7 @@ class JaxExport(ArraysExport):
 
     framework: ClassVar[str] = "a JAX array"
     kinds: ClassVar[str] = "biufcV"  # V is bfloat16
-    shared: ClassVar[str] = "shared: others may write what JAX takes to never change"
+    shared: ClassVar[str] = "shared: JAX takes arrays as constant, and others may write to this memory"
     fate: ClassVar[str] = (
         f"zero-copy unless misaligned (not at a multiple of {ALIGNMENT} bytes) or shared with a second column"
     )

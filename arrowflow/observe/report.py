@@ -13,6 +13,9 @@ from arrowflow.errors import printable
 from arrowflow.physical.totals import stages_together
 from arrowflow.physical.tuning import ClusterStatistics, EngineStatistics, StageStatistics, Statistics
 
+_WHOLE_CALLS = ("map(", "map-", "filter(", "filter-")
+"""Operators that leave out all rows of a call."""
+
 logger = logging.getLogger("arrowflow")
 
 MIB = 1 << 20
@@ -119,11 +122,16 @@ def _left_out(statistics: EngineStatistics) -> Iterator[str]:
     for name, left_out in statistics.left_out:
         found[name] = found.get(name, NO_BAD_ROWS).plus(left_out)
     if found:
-        each = (
-            f"{name} {rows:,}" + (f" (with {parts:,} parts left out whole)" if parts else "")
-            for name, (rows, parts, _) in found.items()
-        )
-        yield f"bad rows left out: {', '.join(each)}"
+        yield f"bad rows left out: {', '.join(f'{name} {_rows_of(name, bad)}' for name, bad in found.items())}"
+
+
+def _rows_of(operator: str, left_out: LeftOut) -> str:
+    rows, parts, _ = left_out
+    if not parts:
+        return f"{rows:,}"
+    if operator.startswith(_WHOLE_CALLS):
+        return f"{_count(rows, 'row')} of {_count(parts, 'call')} that failed"
+    return f"{rows:,} (with {_count(parts, 'part')} left out whole)"
 
 
 def log_left_out(statistics: EngineStatistics) -> bool:
@@ -254,11 +262,11 @@ def _sentences(statistics: Statistics) -> Iterator[str]:
 
 def _work(stage: StageStatistics, seconds: float) -> str:
     if not stage.calls:
-        return f"{stage.rows:,} rows on the consumer's thread"
+        return f"{_count(stage.rows, 'row')} on the consumer's thread"
     each = 1e3 * stage.busy_seconds / stage.calls
     flying = stage.busy_seconds / seconds if seconds else 0.0
     return (
-        f"{stage.rows:,} rows in {stage.calls:,} calls of {each:.3g} ms; on average {flying:.2f} in flight, "
+        f"{_count(stage.rows, 'row')} in {_calls(stage.calls)} of {each:.3g} ms; on average {flying:.2f} in flight, "
         f"using {_cores(stage, seconds):.2f} cores; {stage.ready_items} of {stage.limits.max_ready_items} finished chunks wait"
     )
 
@@ -284,4 +292,4 @@ def _calls(count: int) -> str:
 
 
 def _count(count: int, name: str) -> str:
-    return f"1 {name}" if count == 1 else f"{count} {name}s"
+    return f"{count:,} {name}{'s' * (count != 1)}"

@@ -27,9 +27,11 @@ SHARD_BYTES: Final = 256 << 20
 GROUP_BYTES: Final = 64 << 20
 """Default bytes of a row group, if its rows are not given: a reader decodes, and holds, this much in one call."""
 
-
 MAX_SHARDS: Final = 100_000
 """The number of names with five digits."""
+
+_SHOWN_FILES: Final = 3
+"""Paths in the text of `Written`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,11 @@ class Written:
     files: tuple[str, ...]
     num_rows: int
     num_bytes: int
+
+    def __repr__(self) -> str:
+        more = f", … {len(self.files) - _SHOWN_FILES:,} more" if len(self.files) > _SHOWN_FILES else ""
+        files = ", ".join(map(repr, self.files[:_SHOWN_FILES]))
+        return f"Written(files=[{files}{more}], num_rows={self.num_rows}, num_bytes={self.num_bytes})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -310,8 +310,8 @@ def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but:
     if listed and not overwrite:
         count = sum(info.is_file for info in listed)
         raise WriteError(
-            f"expected a path that is free, found a folder of {count} files; pass overwrite=True to replace "
-            "them, or choose another path"
+            f"expected a path that is free, found a folder of {count} file{'s' * (count != 1)}; pass overwrite=True to "
+            f"replace {'it' if count == 1 else 'them'}, or choose another path"
         ).locate(file=path)
     _check_replaceable(filesystem, path, suffix, but=but)
 

@@ -91,6 +91,7 @@ def test_the_ledger_limits() -> None:
         ({"busy_seconds": 70.0, "cpu_seconds": 5.0, "queued_seconds": 5.0}, "map"),
         ({"unfinished": Times(70.0, 10.0, 0.0)}, "map"),
         ({"unfinished": Times(70.0, 1.0, 0.0)}, "map, which waits with 7 calls in flight,"),
+        ({"unfinished": Times(10.0, 0.1, 0.0)}, "map, which waits with 1 call in flight,"),
         ({"busy_seconds": 6.0, "cpu_seconds": 1.0}, "map"),
         ({"busy_seconds": 20.0, "cpu_seconds": 12.0}, "map"),
         (

@@ -182,6 +182,19 @@ def test_left_out_rows_are_counted_and_told(caplog: pytest.LogCaptureFixture) ->
     assert "bad rows are left out" in ds.explain() and "bad chunks are left out" in ds.explain()
 
 
+def test_rows_of_a_call_that_failed_are_told_with_the_calls() -> None:
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.column(0)[0].as_py() == 5:
+            raise ValueError
+        return batch
+
+    ds = af.range(1_000).with_options(af.Options(max_chunk_rows=5)).map(fails, on_error="skip")
+    with iter(ds) as batches:
+        assert sum(batch.num_rows for batch in batches) == 995
+        told = batches.explain()
+        assert "bad rows left out: map(" in told and "fails) 5 rows of 1 call that failed\n" in told
+
+
 def test_nothing_is_told_where_no_row_is_bad(caplog: pytest.LogCaptureFixture) -> None:
     with iter(numbers(3).map_rows(row, on_error="skip")) as batches:
         assert next(batches).num_rows == 3

@@ -76,6 +76,12 @@ def test_tables_say_it_in_words(tmp_path: Path, run: Callable[..., Any]) -> None
     assert [line.split()[0] for line in lines[4:]] == ["x", "name", "vector"]
 
 
+def test_tables_of_one_row(tmp_path: Path, run: Callable[..., Any]) -> None:
+    pq.write_table(TABLE.slice(0, 1), tmp_path / "a.parquet")
+    lines = run("inspect", tmp_path / "a.parquet").stdout.splitlines()
+    assert lines[0].endswith(", 1 row") and lines[1].startswith("1 row group: 1 row, ")
+
+
 def test_a_format_that_nothing_tells_is_asked_for(tmp_path: Path, run: Callable[..., Any]) -> None:
     pq.write_table(TABLE, tmp_path / "data.parquet")
     (tmp_path / "data").write_bytes((tmp_path / "data.parquet").read_bytes())

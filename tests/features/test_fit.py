@@ -335,6 +335,25 @@ def test_a_vocabulary_without_words() -> None:
         assert first == 0 and 1 <= second <= 4
 
 
+def test_figures_are_shown_a_line_a_column() -> None:
+    table = pa.table(
+        {"price": [3.0, None, 9.0], "brand": ["ab", "cd", "ab"], "none": pa.nulls(3, pa.int64())}
+    )
+    stats = af.from_arrow(table).fit(mean=["price"], quantiles={"none": 4}, vocabulary={"brand": 9})
+    assert repr(stats).splitlines() == [
+        "FeatureStatistics of 3 columns",
+        "  price: 2 values, 1 missing, mean 6, std 4.243, min 3, max 9",
+        "  none: 0 values, 3 missing, 4 buckets",
+        "  brand: 3 values, 0 missing, vocabulary of 2: 'ab', 'cd'",
+    ]
+    wide = af.from_numpy({f"x{number}": np.array([number]) for number in range(12)})
+    lines = repr(wide.fit(mean=wide.schema.names)).splitlines()
+    assert lines[1] == "  x0: 1 value, 0 missing, mean 0, min 0, max 0"
+    assert len(lines) == 12 and lines[-1] == "  … 2 more"
+    words = af.from_arrow(pa.table({"word": list("abcdef")})).fit(vocabulary={"word": 5})
+    assert repr(words).endswith("vocabulary of 5: 'a', 'b', 'c', …")
+
+
 def test_what_cannot_be_fitted() -> None:
     ds = af.from_arrow(TABLE)
     refused(af.PlanError, lambda: ds.fit(), "fit", "at least one")

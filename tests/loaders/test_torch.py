@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import arrowflow as af
 from arrowflow.errors import ArrowflowError, DataError, MissingPackageError, SchemaError
 from arrowflow.loaders.torch import TorchExport
 
@@ -103,6 +105,37 @@ def test_empty_batches(torch: Any) -> None:
 def test_times_are_refused(kind: Any) -> None:
     with pytest.raises(SchemaError, match=r"'when' has type .* a PyTorch tensor cannot hold; .*cast"):
         TorchExport(pa.schema({"when": kind}), owned=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "advice"),
+    [
+        (
+            pa.array([0, 1]).cast(pa.timestamp("us")),
+            r'take its units in a loader with dtypes={"when": "int64"}',
+        ),
+        (
+            pa.array([0, 1], pa.int32()).cast(pa.date32()),
+            r'take its days in a loader with dtypes={"when": "int64"}',
+        ),
+        (
+            pa.array([0, 1], pa.int8()).cast(pa.decimal128(5, 2)),
+            r'take its values in a loader with dtypes={"when": "float64"}',
+        ),
+    ],
+    ids=["timestamp", "date", "decimal"],
+)
+@pytest.mark.parametrize("fixed", [False, True])
+def test_lists_of_times_are_refused_with_the_way(torch: Any, values: Any, advice: str, fixed: bool) -> None:
+    lists = (
+        pa.FixedSizeListArray.from_arrays(values, 2) if fixed else pa.ListArray.from_arrays([0, 2], values)
+    )
+    rows = pa.table({"when": lists})
+    with pytest.raises(SchemaError, match=re.escape(f"tensor cannot hold; {advice}")):
+        af.from_arrow(rows).to_torch().peek()
+    dtype = advice.rsplit('"', 2)[1]
+    batch = af.from_arrow(rows).to_torch(dtypes={"when": dtype}).peek()
+    assert batch["when"].tolist() == [[0, 1]]
 
 
 def test_texts_are_refused() -> None:

@@ -200,8 +200,9 @@ def test_a_cache_saves_no_more_than_the_epoch_would_gain() -> None:
     assert saved(queued, READ, waited_seconds=9.5) == 9.5  # the consumer's own steps take the rest
     after = mapped(busy_seconds=50.0, cpu_seconds=8.0, bytes=0, reason=f"{LOCK}: …")
     assert saved(after, READ, waited_seconds=9.5) == 2.0  # one core is all that it gets
-    waits = mapped(busy_seconds=40.0, cpu_seconds=0.1, bytes=0, max_calls=10)
-    assert saved(waits, READ, waited_seconds=9.5) == 6.0  # ten calls at a time
+    waits = mapped(busy_seconds=60.0, cpu_seconds=0.1, bytes=0, max_calls=10)
+    assert saved(waits, READ, waited_seconds=9.5) == 4.0  # ten calls at a time
+    assert saved(mapped(cpu_seconds=0.1, bytes=0), READ, waited_seconds=9.5) == 5.0  # reading takes no more
     serial = stage("scan", kind="serial", busy_seconds=8.0, cpu_seconds=8.0)
     assert saved(serial, READ, waited_seconds=9.5) == 2.0
     assert not any("a cache pays" in text for text in advice(run(mapped(cpu_seconds=19.0, bytes=0), READ)))

@@ -34,6 +34,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shards(tmp_path_factory.mktemp("shards"))
 
 
+def test_they_are_shown_in_one_line(path: Path) -> None:
+    rows = af.read_parquet(path)
+    shown = repr(af.count_rows(rows.filter(pl.col("id") < 1)))
+    assert shown == "RowCounts: 1 row of 1 split"
+    counts = af.count_rows(rows)
+    assert repr(counts) == f"RowCounts: {counts.num_rows:,} rows of {len(counts.splits)} splits"
+
+
 def ids(steps: Any) -> list[int]:
     return [row["id"] for step in steps for row in step]
 

@@ -301,7 +301,7 @@ class SeriesWindowKernel(SerialKernel):
         if len(known) > self._max_keys:
             raise BudgetError(
                 f"there are more than max_keys={self._max_keys:,} series, of which {self._shape.span - 1:,} rows each may be held; "
-                "raise max_keys, or sort the rows by series and leave by= out"
+                "raise max_keys"
             )
         if len(known) > len(self._seen):
             self._seen = np.concatenate([self._seen, np.zeros(2 * len(known), np.int64)])

@@ -21,6 +21,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError
 from arrowflow.expr import Expr, Program, Project, compile_steps, expand, parse_expression
 from arrowflow.interchange.converted import arrays_of, column_exports
+from arrowflow.interchange.to_numpy import is_text
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import GatherKernel, chosen
 from arrowflow.kernels.items import Item, Origin
@@ -142,9 +143,11 @@ class RejectionResample(RowOperator, InLanes):
         if self.labels is not None:
             values_of(self.label, self.labels, type)
         elif not pa.types.is_integer(type) and not pa.types.is_boolean(type):
+            texts = pa.types.is_dictionary(type) or is_text(type)
+            kind, example = ("texts", ", such as {'cat': 0.5, 'dog': 0.5}") if texts else ("its values", "")
             raise PlanError(
-                f"the class {self.label!r} is {type}, and shares in a list are for whole numbers from 0 on; give a mapping "
-                "from classes to shares"
+                f"the class {self.label!r} is {type}, and these shares are for the whole numbers from 0 on; give a mapping "
+                f"from {kind} to shares{example}"
             )
         return program
 

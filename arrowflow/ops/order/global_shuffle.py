@@ -161,8 +161,9 @@ def split_source(node: Node, unfit: tuple[str, str]) -> tuple[Node, list[Node]]:
     what, advice = unfit
     raise PlanError(
         f"{what}, which has to find each of them: in memory (from_arrow, "
-        "from_numpy, range, cache) or in files that are mapped (uncompressed local files of read_ipc, and of formats "
-        "with the methods of arrowflow.formats.InPlaceFormat), with column operators, take, skip or shard in between; "
+        "from_numpy, range, cache), in files that are mapped (uncompressed local files of read_ipc, and of formats "
+        "with the methods of arrowflow.formats.InPlaceFormat), as whole files (read_images, read_files) or by number "
+        "(read_lance), with column operators, take, skip or shard in between; "
         f"{node.describe()} is none of these: {advice}"
     )
 

@@ -78,10 +78,10 @@ def checked_lanes(lanes: int, size: int | None, world_size: int) -> int:
         )
     if lanes % world_size:
         good = [fit for fit in fits if not fit % world_size]
-        advice = f"use lanes={good[0]}" if good else f"use a batch size that is a multiple of {world_size}"
+        advice = f"lanes={good[0]}" if good else f"a batch size that is a multiple of {world_size}"
         raise PlanError(
-            f"split_by_rank: {world_size} processes cannot share {lanes} lanes equally; {advice} in all of them, or "
-            'how="whole"'
+            f"split_by_rank: the rows of each batch are dealt to {lanes} lanes, and {world_size} processes cannot have equally "
+            f'many lanes each; use {advice}, the same in all processes, or how="whole"'
         )
     return lanes
 

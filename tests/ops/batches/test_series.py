@@ -137,6 +137,8 @@ def test_held_rows_are_at_most_twice_those_that_windows_need() -> None:
 def test_too_many_series() -> None:
     ds = af.range(9).window(2, by="id", max_keys=8)
     refused(af.BudgetError, ds.to_table, "window: there are more than max_keys=8 series", "raise max_keys")
+    with pytest.raises(af.BudgetError, match=r"raise max_keys(?!, or)"):  # without `by` windows mix series
+        ds.to_table()
     assert af.range(8).window(2, by="id", max_keys=8).to_table().num_rows == 0
 
 

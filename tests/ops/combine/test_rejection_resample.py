@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -188,7 +189,17 @@ def test_classes_that_do_not_fit() -> None:
         "'b', expected one of ['a']",
     )
     refused(af.PlanError, lambda: known.rejection_resample("label", {"a": 1, 3: 1}).schema, "does not hold 3")
-    refused(af.PlanError, lambda: known.rejection_resample("label", [1, 1]).schema, "give a mapping")
+    for shares in ([1, 1], {0: 1, 1: 1}):
+        for texts in (known, known.cast({"label": pl.Enum(["a", "b"])})):
+            refused(
+                af.PlanError,
+                lambda shares=shares, texts=texts: texts.rejection_resample("label", shares).schema,  # type: ignore[misc]
+                "for the whole numbers from 0 on; give a mapping from texts to shares, such as {'cat': 0.5",
+            )
+    dates = known.select(label=pl.lit(datetime.date(2024, 1, 1)))
+    refused(
+        af.PlanError, lambda: dates.rejection_resample("label", [1, 1]).schema, "from its values to shares"
+    )
     for initial in ({"a": 1, "c": 1}, [1, 1]):
         refused(
             af.PlanError,

@@ -95,7 +95,10 @@ def test_each_rank_reads_its_part(path: Path) -> None:
         (lambda ds: ds.batch(8).split_by_rank(0), "rank and world_size together"),
         (lambda ds: ds.batch(8).split_by_rank(2, 2), "rank is at most 1"),
         (lambda ds: ds.batch(10).split_by_rank(0, 1, lanes=4), "use lanes=5, or a batch size"),
-        (lambda ds: ds.batch(10).split_by_rank(0, 4), "use a batch size that is a multiple of 4"),
+        (
+            lambda ds: ds.batch(10).split_by_rank(0, 4),
+            "4 processes cannot have equally many lanes each; use a batch size that is a multiple of 4",
+        ),
         (lambda ds: ds.batch(24).split_by_rank(0, 8), "use lanes=8"),
         (lambda ds: ds.batch(8).split_by_rank(0, 1, how="halves"), "'parts', 'whole' or None, got 'halves'"),
         (

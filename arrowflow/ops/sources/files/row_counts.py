@@ -48,6 +48,9 @@ class RowCounts:
     splits: tuple[Counted, ...]
     operators: str | None = None
 
+    def __repr__(self) -> str:
+        return f"RowCounts: {self.num_rows:,} row{'s' * (self.num_rows != 1)} of {len(self.splits):,} split{'s' * (len(self.splits) != 1)}"
+
     @cached_property
     def num_rows(self) -> int:
         """Rows that are left in all."""
