@@ -65,6 +65,11 @@ def delivered(loader: Any) -> Batches:
     return found
 
 
+def rows_of(epoch: Batches) -> list[dict[str, list[Any]]]:
+    """Returns the batches without the states."""
+    return [batch for batch, _ in epoch]
+
+
 def made(draft: Draft, **options: Any) -> af.Dataset:
     """Makes the plan anew; a plan over columns that NumPy does not have is of no use."""
     return draft.plain().with_options(af.Options(**options))
@@ -90,7 +95,11 @@ def test_kept_chunks_change_nothing(draft: Draft, keep: Any, cores: int, steps: 
     for _ in range(EPOCHS - 1):
         expected.append(delivered(without))
         found.append(delivered(loader))
-    assert found == expected
+    if "generator(" in draft.text:
+        # Its chunks end when it takes long, and one place has several positions: before a chunk, or in an earlier one.
+        assert [rows_of(epoch) for epoch in found] == [rows_of(epoch) for epoch in expected]
+    else:
+        assert found == expected
     kinds["kept" if loader.stats().kept_rows else "nothing kept"] += 1
     for epoch, step in zip(expected, steps, strict=True):
         if epoch:
@@ -99,4 +108,5 @@ def test_kept_chunks_change_nothing(draft: Draft, keep: Any, cores: int, steps: 
                 resumed = dataset.to_numpy(lists="ragged")
                 resumed.load_state_dict(json.loads(epoch[at][1]))
                 rest = delivered(resumed)[: len(epoch) - at - 1]
-                assert rest == epoch[at + 1 :]
+                assert rows_of(rest) == rows_of(epoch[at + 1 :])
+                assert "generator(" in draft.text or rest == epoch[at + 1 :]
