@@ -74,12 +74,12 @@ def polars() -> harness.Measurement:
 def features() -> harness.Measurement:
     """Computes features in batches."""
     paths = _paths()
-    table, stats = pq.read_table(paths), af.read_parquet(paths).fit(**FITTED)
+    table, stats = af.from_arrow(pq.read_table(paths)), af.read_parquet(paths).fit(**FITTED)
     exprs = _features(stats)
-    for _ in af.from_arrow(table.slice(0, 10)).select(**exprs).batch(10):  # imports, and threads of pools
+    for _ in table.take(10).select(**exprs).batch(10):  # imports, and threads of pools
         pass
     watch = harness.Stopwatch()
-    rows = sum(batch.num_rows for batch in af.from_arrow(table).select(**exprs).batch(65_536))
+    rows = sum(batch.num_rows for batch in table.select(**exprs).batch(65_536))
     return watch.measurement(rows)
 
 
