@@ -247,8 +247,9 @@ def test_no_screen(screen: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_interrupt_is_not_the_screens(screen: io.StringIO) -> None:
-    broken = Broken(KeyboardInterrupt(), 3)
+    broken = Broken(KeyboardInterrupt(), 100)
     bar = ProgressBar(100, 0, file=broken)
+    broken.writes = 0
     with pytest.raises(KeyboardInterrupt):
         bar.update(1, 0.0, 0.0, 1.0, 0)
     assert nobody_draws()
