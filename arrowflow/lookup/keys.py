@@ -111,7 +111,7 @@ def text_words(texts: pa.Array, most_bytes: int = _MOST_BYTES) -> Keys:
     if values is not None and values.size > most_bytes and rows > 1:
         half = (rows + 1) // 2
         parts = (texts.slice(start, half) for start in (0, half))
-        copies = [_taken(part, np.arange(len(part))) for part in parts]
+        copies = [taken(part, np.arange(len(part))) for part in parts]
         return np.concatenate([text_words(copy, most_bytes) for copy in copies])
     type, offset_type = VIEWS[texts.type.id]
     # Arrow would make views of the rows before a slice, too.
@@ -122,9 +122,7 @@ def text_words(texts: pa.Array, most_bytes: int = _MOST_BYTES) -> Keys:
     if not len(long):
         return found
     few = 4 * len(long) < rows  # to take texts takes longer than to hash as many that lie one after the other
-    first, second = hashes(
-        pa.RecordBatch.from_arrays([_taken(texts, long) if few else texts], names=["text"])
-    )
+    first, second = hashes(pa.RecordBatch.from_arrays([taken(texts, long) if few else texts], names=["text"]))
     hashed = _joined(first | _IS_LONG, second)
     if len(long) == rows:
         return hashed
@@ -139,7 +137,8 @@ def _joined(first: Words, second: Words) -> Keys:
     return both.view(np.complex128)[:, 0]
 
 
-def _taken(array: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+def taken(array: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+    """Returns the values of some rows, in their order."""
     return array.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
 
 

@@ -111,9 +111,8 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
         stage = stages[place]
         if stage.random:
             break
-        busy = sum(
-            each.busy_seconds for each in stages[place:]
-        )  # no more, however long processes took to start
+        # No more than the calls took, however long processes took to start.
+        busy = sum(each.busy_seconds for each in stages[place:])
         saved = min(busy, statistics.seconds - least(stages[:place], statistics, statistics.cpu_budget)[0])
         if stage.bytes and saved > WORTH_SHARE * statistics.seconds:
             found = (saved / stage.bytes, saved, stage)

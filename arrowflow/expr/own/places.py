@@ -14,7 +14,7 @@ from arrowflow.errors import PlanError
 from arrowflow.expr.own.hash_bucket import hashes
 from arrowflow.lazy import compute as pc
 from arrowflow.lookup.key_index import KeyIndex
-from arrowflow.lookup.keys import MOST_INLINE
+from arrowflow.lookup.keys import MOST_INLINE, taken
 from arrowflow.types import Array, is_string, numpy_dtype
 
 MOST_BY_ARROW: Final = 32_768
@@ -71,8 +71,7 @@ class Index:
             lacks = found == 0
             rows = np.flatnonzero(lacks & _valid(array) if array.null_count else lacks)
             if len(rows):
-                lacking = array.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
-                found[rows] = hashes(lacking) % np.uint64(self.unknown) + np.uint64(self.words + 1)
+                found[rows] = hashes(taken(array, rows)) % np.uint64(self.unknown) + np.uint64(self.words + 1)
         return found
 
 
