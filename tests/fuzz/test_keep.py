@@ -7,6 +7,7 @@ has kept chunks, and over a new one.
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -50,18 +51,16 @@ def values(array: Any) -> list[Any]:
     return [values(part) for part in array] if isinstance(array, tuple) else array.tolist()
 
 
-def delivered(loader: Any) -> Batches:
-    """Returns what an epoch delivers, and overwrites it."""
+def delivered(loader: Any, most: int = MOST_BATCHES) -> Batches:
+    """Returns the first ``most`` batches of an epoch, and overwrites them."""
     found: Batches = []
-    for batch in loader:
+    for batch in islice(loader, most):
         found.append(
             ({name: values(array) for name, array in batch.items()}, json.dumps(loader.state_dict()))
         )
         for array in batch.values():
             if isinstance(array, np.ndarray) and array.flags.writeable and array.dtype.kind in "if":
                 array[...] = 77
-        if len(found) == MOST_BATCHES:
-            break
     return found
 
 
@@ -107,6 +106,7 @@ def test_kept_chunks_change_nothing(draft: Draft, keep: Any, cores: int, steps: 
             for dataset in (keeps, made(draft, keep=keep)):
                 resumed = dataset.to_numpy(lists="ragged")
                 resumed.load_state_dict(json.loads(epoch[at][1]))
-                rest = delivered(resumed)[: len(epoch) - at - 1]
+                # No batch more: one past the 60 may have nulls, which NumPy does not take.
+                rest = delivered(resumed, len(epoch) - at - 1)
                 assert rows_of(rest) == rows_of(epoch[at + 1 :])
                 assert "generator(" in draft.text or rest == epoch[at + 1 :]
