@@ -6,6 +6,7 @@ stages together at most as many as the CPU budget has cores for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,9 @@ WANTS_MORE = 0.1
 """Above this share of waiting, the first batch apart, the pipeline limits a run; else the consumer's own step does."""
 SATURATED = 0.85
 """A stage, or the CPU budget, that is in use for this share of the time has nothing left to give."""
+SHARED_SPEED = 0.93
+"""Of the speed of a core, what is left where twice as many compute: they share caches, the memory's bandwidth and heat.
+`benchmarks.what_if` measured 0.81 (wide) to 1.0 (stream, tokens, images) from one core to two, on two CPUs."""
 
 _DOING = {"read": "fetching", "decode": "decoding"}
 _FORMATS = {"read_parquet": "Parquet", "read_ipc": "Arrow IPC"}
@@ -120,9 +124,10 @@ def least(stages: Sequence[StageStatistics], statistics: Statistics, cpu_budget:
     """
     found = [(statistics.seconds - statistics.waited_seconds, "your own step")]
     if stages:
-        computed = _core_seconds(stages, statistics)
         # The consumer's thread is outside of the budget, and takes its part of the machine's cores all the same.
         beside = max(0.0, statistics.cpu_seconds - _core_seconds(statistics.stages, statistics))
+        computed = _core_seconds(stages, statistics)
+        computed *= SHARED_SPEED ** -math.log2(cpu_budget / statistics.cpu_budget)
         seconds = max(computed / cpu_budget, (computed + beside) / max(cpu_budget, available_cpus()))
         found.append((seconds, phrase(max(stages, key=lambda stage: stage.core_seconds))))
     locked = [stage for stage in stages if LOCK in stage.limits.reason]
