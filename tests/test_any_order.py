@@ -18,17 +18,21 @@ import pytest
 
 import arrowflow as af
 from arrowflow.executor.stages.arrivals import Arrivals
+from arrowflow.executor.stages.caller import Slot
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.plan.position import Arrived, listed, tupled
+from arrowflow.testing.chunks import chunked
 from tests.effort import scaled
 from tests.executor.fakes import (
     Running,
     Stepper,
     function,
     hold,
+    items_of,
     serial,
     source,
     stepper,
+    stepper_of,
     value_of,
     values_of,
 )
@@ -201,6 +205,27 @@ def test_rows_that_came_are_dropped_and_the_rest_is_not() -> None:
         "came": [],
         "again": [],
     }
+
+
+def test_rows_of_a_split_keep_their_order_though_chunks_of_a_cache_begin_within_it(tmp_path: Path) -> None:
+    """Else a state would count rows of the split that were not the first ones."""
+    rows = pa.record_batch({"id": pa.array(range(90))})
+    splits = [[rows.slice(first + at, 1) for at in range(3)] for first in range(0, 90, 3)]
+    ds = chunked(splits, rows.schema).cache(tmp_path / "cache", compression="zstd")
+    assert ds.to_table().num_rows == 90
+    engine = stepper_of(ds.with_options(af.Options(deterministic=False, cpu_budget=40)))
+    held: list[Running] = []
+    while (running := engine.begin()) is not None:
+        if isinstance(running[1], Slot):
+            held.append(running)
+        else:
+            engine.finish(running)
+    for call in reversed(held):
+        engine.finish(call)
+    found = [row for item in items_of(engine) for row in ids(item.chunk)]
+    assert sorted(found) == list(range(90)) and found != sorted(found)
+    for split in range(30):
+        assert [row for row in found if row // 3 == split] == list(range(3 * split, 3 * split + 3))
 
 
 # ---------------------------------------------------------------------------------- bad input

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
@@ -55,6 +55,13 @@ class ReaderKernel(ABC):
         Under the executor's lock: cheap. Called right before the call starts, if `KernelSpec.keeps` is set.
         """
         return payload, ()
+
+    def splits(self, payload: Any) -> Collection[int]:
+        """Returns the splits that other payloads have rows of, too; none where each split is in one payload.
+
+        Under the executor's lock: cheap.
+        """
+        return ()
 
     @abstractmethod
     def read(self, payload: Any) -> Iterator[Made]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ class Slot:
     Attributes:
         item: The input: an `Item` or a `Task`.
         number: Its number in the order of inputs.
-        split: The split of the input.
+        splits: The splits of what it makes, as far as an `UnorderedQueue` has to know them.
         estimate: The bytes that it may take.
         running: Whether a thread runs it. Until that ends, the fields after this one are the thread's alone.
         origin: Origin of the chunk that it makes.
@@ -65,14 +65,14 @@ class Slot:
         "origin",
         "results",
         "running",
-        "split",
+        "splits",
     )
 
     def __init__(self, item: Any, number: int) -> None:
         self.item = item
         self.number = number
         self.origin: Origin = item.origin
-        self.split = self.origin.split
+        self.splits: Collection[int] = (self.origin.split,)
         self.estimate: Estimate = NO_BYTES
         self.iterator: Iterator[Made] | None = None
         self.results: list[Item] = []

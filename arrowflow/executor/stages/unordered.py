@@ -1,6 +1,7 @@
 """`UnorderedQueue`: a parallel stage whose calls deliver as they are ready, for `deterministic=False`.
 
-Rows of one split keep their order, and splits have none. After a state was loaded, what came before it comes again in the
+Rows of one split keep their order, and splits have none. A call whose input has rows of several splits (a chunk of a cache)
+waits for all calls before it that share a split with it. After a state was loaded, what came before it comes again in the
 order of the state, and then as it is ready (`arrivals` says why). Until then calls begin and go on as long as there is
 room. Where there is none, one at a time goes on, as the head of the line.
 """
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow.errors import StateError
 from arrowflow.executor.stages.arrivals import Arrivals, cut
-from arrowflow.executor.stages.base import Done, Look, Stream
+from arrowflow.executor.stages.base import Done, Look, Ready, Stream
 from arrowflow.executor.stages.caller import Slot
 from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.kernels.items import Item, Origin, Task
@@ -34,6 +35,7 @@ class UnorderedQueue(ParallelQueue):
     ) -> None:
         self.arrivals = arrivals
         following = stream.chain.stages[index + 1 : index + 2]
+        self._shares_splits = False
         self.begun = not following or following[0].kind != "serial"
         super().__init__(stream, index, head, kernels, tasks)
 
@@ -46,7 +48,16 @@ class UnorderedQueue(ParallelQueue):
         again = self.arrivals.again
         if not again or not self.slots:
             return not self.slots
-        return not self.running and all(slot.split != again[0][0] for slot in self.slots)
+        return not self.running and all(again[0][0] not in slot.splits for slot in self.slots)
+
+    def start(self, ready: Ready) -> Slot:
+        """Goes on with a suspended call, or takes the next input."""
+        slot = super().start(ready)
+        reader = self._reader
+        if reader is not None and ready.call is None and not self.caller.passes_on(slot.item):
+            slot.splits = reader.splits(slot.item.chunk) or slot.splits
+            self._shares_splits |= len(slot.splits) > 1
+        return slot
 
     def _without_input(self) -> Look:
         if self.arrivals.again and not (self.running or self._suspended):
@@ -64,7 +75,10 @@ class UnorderedQueue(ParallelQueue):
         )
 
     def _deliver(self, call: Slot) -> None:
-        slots = [slot for slot in self.slots if slot.split == call.split]
+        if self._shares_splits:
+            slots = list(self.slots)
+        else:
+            slots = [slot for slot in self.slots if slot.splits == call.splits]
         try:
             if self.arrivals.again:
                 self._deliver_again()
@@ -78,15 +92,18 @@ class UnorderedQueue(ParallelQueue):
 
     def _in_turn(self, slots: list[Slot]) -> Iterator[Slot]:
         """Yields the calls that may deliver: rows of one split keep their order. Takes those away that are over."""
-        waiting = set()
+        waiting = set[int]()
         for slot in slots:
-            if self.ended or slot.split in waiting:
+            if self.ended:
+                return
+            if not waiting.isdisjoint(slot.splits):
+                waiting.update(slot.splits)
                 continue
             if not slot.running:
                 self._drop_what_came(slot)
                 yield slot
             if slot.running or slot.results or not slot.done:
-                waiting.add(slot.split)
+                waiting.update(slot.splits)
             elif not self.ended:
                 self.arrivals.end(slot.number)
                 self.slots.remove(slot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -165,6 +165,12 @@ class ChunkKernel(ReaderKernel):
         if isinstance(payload, Stored):
             return self._inflation * payload.chunk.num_bytes
         return payload.num_bytes
+
+    def splits(self, payload: Stored | Group) -> Collection[int]:
+        """Returns those of all its items: chunks are cut where they are full, also in the middle of a split."""
+        if isinstance(payload, Stored):
+            return {link.split for link in payload.chunk.links[payload.start :]}
+        return {link.split for _, link in payload.items}
 
     def read(self, payload: Stored | Group) -> Iterator[Made]:
         """Yields the items of the chunk, once the chunk is stored."""
