@@ -52,8 +52,8 @@ class DiskCache(RowOperator, InLanes, RowAccess):
     """Its input as it is in epoch 0, in every epoch and in every process that names the same folder.
 
     Row order: as its input; what it keeps has that order also with `deterministic=False`. Memory: a group of up to 8 MiB or one
-    chunk a call; mapped
-    memory is the page cache's. Deterministic. Resume: its input's position; stored rows are served, the rest computed.
+    chunk a call; mapped memory is the page cache's. Deterministic. Resume: its input's position; stored rows are served, the
+    rest computed.
 
     Attributes:
         path: The folder.

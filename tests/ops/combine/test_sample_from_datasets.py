@@ -378,7 +378,7 @@ def test_small_inputs_that_begin_again_very_often(
 ) -> None:
     """Rows, and states: those inside of a pass, and those between two of them, on which each row before is gone."""
     monkeypatch.setattr(mixing, "SMALL_BYTES", small_bytes)
-    lengths = (3, 400)
+    lengths = (3, 120)
 
     def mix() -> af.Dataset:
         inputs = [af.range(n * MANY, n * MANY + length) for n, length in enumerate(lengths)]
