@@ -929,8 +929,12 @@ def packed(
     columns = packing.padded(rows, length, 0)
     if more:
         labels = [[[token + 1 for token in piece] for piece in row] for row in rows]
-        columns["labels"] = packing.padded(labels, length, 0)["tokens"]
-        columns["row"] = [[piece[0] for piece in row] for row in rows]
+        columns = {
+            "row": [[piece[0] for piece in row] for row in rows],
+            "tokens": columns.pop("tokens"),
+            "labels": packing.padded(labels, length, 0)["tokens"],
+            **columns,
+        }
     yield 0, [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
