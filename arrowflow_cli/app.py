@@ -50,6 +50,11 @@ def _options(
     """Takes the options that stand before a command."""
 
 
+def _names(text: str) -> list[str]:
+    """Returns names with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 @app.command()
 def inspect(paths: Paths, format: Format = None, as_json: AsJson = False) -> None:
     """Shows schema, rows, files, row groups, and how columns are stored.
@@ -74,8 +79,7 @@ def head(
     as_json: AsJson = False,
 ) -> None:
     """Shows rows as a table; with --json one row a line."""
-    names = [name.strip() for name in columns.split(",") if name.strip()]
-    _run("head", paths=paths, rows=rows, columns=names, where=where, format=format, as_json=as_json)
+    _run("head", paths=paths, rows=rows, columns=_names(columns), where=where, format=format, as_json=as_json)
 
 
 @app.command()
@@ -129,6 +133,9 @@ def rewrite(
         list[str] | None,
         typer.Option(metavar="COLUMN:SIZE", help="A column whose lists become fixed-size. May be repeated."),
     ] = None,
+    partition_by: Annotated[
+        str, typer.Option(help="Columns whose values name folders, such as year=2024 (Parquet alone).")
+    ] = "",
     format: Format = None,
     overwrite: Annotated[
         bool,
@@ -136,11 +143,11 @@ def rewrite(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Lays data out anew: row groups, files, codec, order.
+    """Lays data out anew: row groups, files, codec, order, partitions.
 
-    DST appears whole, once all rows are written. Stopped before, the same command goes on behind the last whole file.
+    DST appears whole, once all rows are written. Stopped before, the same command goes on behind the last whole file; a remote
+    or partitioned DST begins anew.
     """
-    by = [name.strip() for name in sort.split(",") if name.strip()]
     _run(
         "rewrite",
         source,
@@ -149,8 +156,9 @@ def rewrite(
         group_rows=group_rows,
         shard_rows=shard_rows,
         compression=compression,
-        sort=by,
+        sort=_names(sort),
         fixed=fixed or [],
+        partition_by=_names(partition_by),
         format=format,
         overwrite=overwrite,
         as_json=as_json,

@@ -3,6 +3,8 @@
 A local target is made in a hidden folder beside it, shard by shard. Each shard is one call of a writer, so a shard that is
 there is whole. The folder takes its name once it has all rows. A command that is stopped leaves its whole shards, and says
 so. The same command goes on behind them, and another one to the same target removes them.
+
+A remote target, and one of partitions, is made by one call of a writer: a file of a partition has rows of all shards.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ def run(
     compression: str | None,
     sort: Sequence[str],
     fixed: Sequence[str],
+    partition_by: Sequence[str],
     format: str | None,
     overwrite: bool,
     as_json: bool,
@@ -58,6 +61,10 @@ def run(
     if to not in KINDS:
         raise PlanError(f"rewrite: --to names a format; {closest(to, KINDS, kind='formats')}")
     options = writer_options(to, group_rows, compression)
+    if partition_by:
+        if to != "parquet":
+            raise PlanError(f"rewrite: --partition-by is for parquet, and --to is {to}")
+        options["partition_by"] = list(partition_by)
     read = dataset_of("rewrite", [source], format)
     files = source_of(read)
     dataset = with_lists(read, fixed)
@@ -73,6 +80,7 @@ def run(
         shard_bytes=None,
         shard_rows=shard_rows,
         compression=options.get("compression"),
+        partition_by=options.get("partition_by"),
         filesystem=None,
         overwrite=overwrite,
     )
@@ -80,10 +88,15 @@ def run(
         writer.check()
         if sort:
             dataset = _sorted(dataset, sort)
-        if isinstance(writer.shards.target, LocalFolder):
+        local = writer.shards.target if isinstance(writer.shards.target, LocalFolder) else None
+        if local is not None and not partition_by:
             what = [_identity(files), to, shard_rows, options, list(sort), list(fixed)]
-            written = _Job(writer.shards.target, what, dataset, rows, shard_rows, to, options).run()
+            written = _Job(local, what, dataset, rows, shard_rows, to, options).run()
         else:
+            if local is not None:
+                _sweep(Path(local.path), None)
+            if Options.of_environment().progress is None:
+                dataset = dataset.with_options(Options(progress=True))
             found = getattr(dataset, f"write_{to}")(
                 target, shard_rows=shard_rows, overwrite=overwrite, **options
             )
@@ -178,7 +191,8 @@ def _options_named() -> Iterator[None]:
     try:
         yield
     except WriteError as error:
-        error.args = (str(error.args[0]).replace("overwrite=True", "--overwrite"),)
+        words = str(error.args[0]).replace("overwrite=True", "--overwrite")
+        error.args = (words.replace("partition_by", "--partition-by"),)
         raise
 
 
@@ -210,8 +224,7 @@ class _Job:
         options: dict[str, Any],
     ) -> None:
         self._target = target
-        self._name = f".rewriting-{_digest(Path(target.path).name)}-"
-        self._hidden = Path(target.path).with_name(self._name + _digest(what))
+        self._hidden = Path(target.path).with_name(_prefix(Path(target.path)) + _digest(what))
         self._data = self._hidden / "data"
         self._dataset = dataset
         self._rows = rows
@@ -227,7 +240,7 @@ class _Job:
         """
         with explained("rewrite", self._target):
             self._target.prepare()
-            self._sweep()
+            _sweep(Path(self._target.path), self._hidden)
             self._data.mkdir(parents=True, exist_ok=True)
             held = claim(self._hidden / "lock")
             if held is None:
@@ -247,16 +260,6 @@ class _Job:
                 held.release()
             shutil.rmtree(self._hidden, ignore_errors=True)
         return len(files), self._rows, num_bytes
-
-    def _sweep(self) -> None:
-        """Removes what other commands to this target have left; those that still run hold their locks."""
-        for hidden in self._hidden.parent.glob(f"{self._name}*"):
-            if hidden != self._hidden:
-                with suppress(OSError):
-                    held = claim(hidden / "lock")
-                    if held is not None:
-                        shutil.rmtree(hidden, ignore_errors=True)
-                        held.release()
 
     def _keep(self, files: list[Path]) -> None:
         """Says that the same command goes on behind the whole shards; without any, nothing stays."""
@@ -296,6 +299,21 @@ class _Job:
             ).locate(operator="rewrite", file=self._target.path)
         Path(written.files[0]).rename(file)
         flush(self._data)
+
+
+def _prefix(target: Path) -> str:
+    return f".rewriting-{_digest(target.name)}-"
+
+
+def _sweep(target: Path, own: Path | None) -> None:
+    """Removes what other commands to this target have left; those that still run hold their locks."""
+    for hidden in target.parent.glob(f"{_prefix(target)}*"):
+        if hidden != own:
+            with suppress(OSError):
+                held = claim(hidden / "lock")
+                if held is not None:
+                    shutil.rmtree(hidden, ignore_errors=True)
+                    held.release()
 
 
 def _digest(what: Any) -> str:

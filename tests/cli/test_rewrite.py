@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 import pytest
@@ -202,6 +203,7 @@ def test_a_taken_place_stays(source: Path, tmp_path: Path, run: Callable[..., An
         ["--compression", "zip"],
         ["--to", "csv", "--group-rows", "3"],
         ["--sort", "y"],
+        ["--to", "ipc", "--partition-by", "name"],
     ],
     ids=" ".join,
 )
@@ -216,6 +218,30 @@ def test_lists_of_other_sizes_are_no_fixed_ones(
     source: Path, tmp_path: Path, run: Callable[..., Any]
 ) -> None:
     run("rewrite", source, tmp_path / "out", "--fixed", "tokens:4", code=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_partitions(
+    source: Path, tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any]
+) -> None:
+    left = tmp_path / f"{rewrite._prefix(tmp_path / 'out')}1"
+    left.mkdir()
+    found = answer("rewrite", source, tmp_path / "out", "--partition-by", "name", "--group-rows", 20)
+    assert found["rows"] == ROWS and found["files"] == 7 and not left.exists()
+    for number in range(7):
+        (file,) = (tmp_path / f"out/name=name%20{number}").iterdir()
+        rows = TABLE.filter(pc.equal(TABLE["name"], f"name {number}")).drop_columns("name")
+        assert pq.ParquetFile(file).read().equals(rows)
+        assert pq.ParquetFile(file).metadata.row_group(0).num_rows == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.parametrize("column", ["y", "tokens"])
+def test_columns_that_name_no_partitions(
+    column: str, source: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    done = run("rewrite", source, tmp_path / "out", "--partition-by", column, code=1)
+    assert "--partition-by" in done.stderr and repr(column) in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
