@@ -32,7 +32,7 @@ from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
 from arrowflow.delivery import EpochCounter, PassStart, RecordBatches
-from arrowflow.errors import ArrowflowError, DataError, PlanError, printable, shown
+from arrowflow.errors import ArrowflowError, DataError, PlanError, counted, printable, shown
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.features import fit as fitting
 from arrowflow.features.feature_statistics import FeatureStatistics
@@ -3127,7 +3127,7 @@ def _shown_count(rows: Count, batches: Count) -> list[str]:
         return []
     if rows == math.inf:
         return ["rows", "  without end"]
-    cut = "" if batches is None else f" in {batches:,} batch{'' if batches == 1 else 'es'}"
+    cut = "" if batches is None else f" in {counted(int(batches), 'batch')}"
     return ["rows", f"  {rows:,}{cut}"]
 
 

@@ -205,6 +205,16 @@ def shown(value: object) -> str:
         return f"<{type(value).__name__}, whose __repr__ raised {type(other).__name__}>"
 
 
+def counted(count: int, name: str) -> str:
+    """Returns a number with its noun.
+
+    Examples:
+        >>> counted(1, "file"), counted(1200, "row"), counted(2, "record batch")
+        ('1 file', '1,200 rows', '2 record batches')
+    """
+    return f"{count:,} {name}" + ("" if count == 1 else "es" if name.endswith("tch") else "s")
+
+
 def closest(name: str, names: Iterable[str], *, kind: str = "columns") -> str:
     """Returns a hint that names the candidates most like `name`, for messages about unknown names.
 

@@ -83,7 +83,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "ops": BELOW_OPS,
     "optimizer": ("errors", "expr", "kernels", "ops", "plan"),
     "physical": ("bad_rows", "kernels", "options", "plan"),
-    "autotune": ("options", "physical.tuning"),
+    "autotune": ("errors", "options", "physical.tuning"),
     "observe": (
         "autotune.limit",
         "autotune.model",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from arrowflow.autotune.model import CROWDED, LOCK, StageWindow, percent, stage_window
+from arrowflow.errors import counted
 from arrowflow.options import available_cpus
 from arrowflow.physical.tuning import WAITS, ClusterStatistics, StageStatistics, Statistics
 
@@ -77,18 +78,20 @@ def _limit(statistics: Statistics) -> tuple[str, bool]:
     if LOCK in stage.limits.reason:
         return f"{phrase(stage)}, which holds the interpreter lock,", False
     if stage.asked_calls is not None and longest.in_flight >= SATURATED * stage.asked_calls:
-        return f"{phrase(stage)}, of which you asked for {_calls(stage.asked_calls)} at a time,", False
+        return (
+            f"{phrase(stage)}, of which you asked for {counted(stage.asked_calls, 'call')} at a time,",
+            False,
+        )
     if (few := few_connections(statistics)) is not None:
         return f"the client of your storage, which opens at most {few} connections,", False
     # Calls that wait for the interpreter lock look as if they waited for something else.
     python = sum(part.wanted for part in parts if part.stage.cost != "computes")
     if longest.share < WAITS and longest.in_flight >= 1 and python < CROWDED:
-        return f"{phrase(stage)}, which waits with {_calls(round(longest.in_flight))} in flight,", False
+        return (
+            f"{phrase(stage)}, which waits with {counted(round(longest.in_flight), 'call')} in flight,",
+            False,
+        )
     return phrase(stage), False
-
-
-def _calls(count: int) -> str:
-    return f"{count} call{'s' * (count != 1)}"
 
 
 class Forecast(NamedTuple):
@@ -158,11 +161,11 @@ def _most_calls(stage: StageStatistics) -> Iterator[tuple[int, str]]:
     if stage.kind != "parallel" or stage.asked_calls == 1:
         yield 1, _why_alone(stage)
     elif stage.asked_calls is not None:
-        yield stage.asked_calls, f"of which you asked for {_calls(stage.asked_calls)} at a time"
+        yield stage.asked_calls, f"of which you asked for {counted(stage.asked_calls, 'call')} at a time"
     elif stage.cost != "computes" and LOCK not in stage.limits.reason:
-        yield stage.limits.max_calls, f"which waits with {_calls(stage.limits.max_calls)} in flight"
+        yield stage.limits.max_calls, f"which waits with {counted(stage.limits.max_calls, 'call')} in flight"
     if stage.kind == "parallel" and stage.calls:
-        yield stage.calls, f"which makes {_calls(stage.calls)} in all"
+        yield stage.calls, f"which makes {counted(stage.calls, 'call')} in all"
 
 
 def _of_workers(cluster: ClusterStatistics) -> str:

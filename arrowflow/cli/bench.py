@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from arrowflow.cli.output import console, counted, write_json, write_text
+from arrowflow.cli.output import console, write_json, write_text
 from arrowflow.cli.targets import Target, loaded
 from arrowflow.clock import WallClock
 from arrowflow.dataset import Dataset
-from arrowflow.errors import printable
+from arrowflow.errors import counted, printable
 from arrowflow.observe.whole_file import check_folder
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.optional import optional

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
-from arrowflow.cli.output import counted, size, write_json, write_table, write_text
-from arrowflow.errors import PlanError, SourceError
+from arrowflow.cli.output import size, write_json, write_table, write_text
+from arrowflow.errors import PlanError, SourceError, counted
 
 
 def run(

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from arrowflow.cli.files import dataset_of, source_of
 from arrowflow.cli.inspect import facts
-from arrowflow.cli.output import counted, size, write_json, write_text
+from arrowflow.cli.output import size, write_json, write_text
 from arrowflow.cli.samples import MIB, Sample, group_rows, sample_of, sound_group_rows, target_of
 from arrowflow.cli.targets import is_target, loaded
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, counted
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.options import available_cpus
 from arrowflow.plan.walk import post_order

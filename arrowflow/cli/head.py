@@ -9,8 +9,8 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from arrowflow.cli.files import dataset_of
-from arrowflow.cli.output import console, counted, write_json, write_table, write_text
-from arrowflow.errors import PlanError
+from arrowflow.cli.output import console, write_json, write_table, write_text
+from arrowflow.errors import PlanError, counted
 
 COLUMN_WIDTH: Final = 14
 """The room that a column needs in a table; where there is less, each column becomes a line."""

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from arrowflow.cli.files import dataset_of, source_of
 from arrowflow.cli.layout import ColumnLayout, layout_of
-from arrowflow.cli.output import counted, size, write_json, write_table, write_text
+from arrowflow.cli.output import size, write_json, write_table, write_text
+from arrowflow.errors import counted
 from arrowflow.formats.protocol import footer_of
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.storage import File

@@ -71,16 +71,6 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.{int(power > 0 and num_bytes < 9.95)}f} {_UNITS[power]}"
 
 
-def counted(count: int, name: str) -> str:
-    """Returns a number with its noun.
-
-    Examples:
-        >>> counted(1, "file"), counted(1200, "row"), counted(2, "record batch")
-        ('1 file', '1,200 rows', '2 record batches')
-    """
-    return f"{count:,} {name}" + ("" if count == 1 else "es" if name.endswith("tch") else "s")
-
-
 def _text(cell: str) -> Any:
     return optional("rich.text", user="arrowflow", extra="cli").Text(printable(cell))
 

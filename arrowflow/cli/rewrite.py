@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from arrowflow.caching.store.claim import claim
 from arrowflow.cli.files import dataset_of, source_of
-from arrowflow.cli.output import counted, size, write_json, write_text
+from arrowflow.cli.output import size, write_json, write_text
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError, WriteError, closest, printable
+from arrowflow.errors import PlanError, WriteError, closest, counted, printable
 from arrowflow.executor.workers.together import together
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.optional import optional

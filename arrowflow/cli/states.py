@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from arrowflow.cli.output import counted, write_json, write_table, write_text
-from arrowflow.errors import SourceError, StateError
+from arrowflow.cli.output import write_json, write_table, write_text
+from arrowflow.errors import SourceError, StateError, counted
 from arrowflow.plan.node import argument_name
 from arrowflow.plan.position import lanes_in, tupled
 from arrowflow.state import intact

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, counted
 from arrowflow.executor import lasting
 from arrowflow.options import AUTOTUNE
 
@@ -102,7 +102,7 @@ def told(resources: Mapping[str, float]) -> str:
         '2 CPUs and 3,072 MiB'
     """
     cores, memory = round(resources["CPU"]), resources.get("memory")
-    return f"{cores} CPU{'s' * (cores != 1)}" + ("" if memory is None else f" and {memory / 2**20:,.0f} MiB")
+    return counted(cores, "CPU") + ("" if memory is None else f" and {memory / 2**20:,.0f} MiB")
 
 
 def lack(ray: Any, asks: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 import polars as pl
 
-from arrowflow.errors import DataError, PlanError, SourceError, closest, shown
+from arrowflow.errors import DataError, PlanError, SourceError, closest, counted, shown
 from arrowflow.expr.own.function import call
 from arrowflow.features.distinct import Counts
 from arrowflow.features.fit import Column, Columns, words
@@ -43,7 +43,7 @@ class FeatureStatistics:
 
     def __repr__(self) -> str:
         count = len(self._columns)
-        lines = [f"FeatureStatistics of {count:,} column{'s' * (count != 1)}"]
+        lines = [f"FeatureStatistics of {counted(count, 'column')}"]
         lines += [
             f"  {name}: {_figures(self._columns[name])}" for name in list(self._columns)[:_SHOWN_COLUMNS]
         ]
@@ -245,7 +245,7 @@ class FeatureStatistics:
 def _figures(column: Column) -> str:
     """Returns some figures of a column, as text."""
     of = column.moments
-    found = [f"{of.count:,} value{'s' * (of.count != 1)}, {of.missing:,} missing"]
+    found = [f"{counted(of.count, 'value')}, {of.missing:,} missing"]
     if of.count and of.least <= of.greatest:
         spread = "" if of.std is None else f", std {of.std:.4g}"
         found.append(f"mean {of.mean:.4g}{spread}, min {of.least:.4g}, max {of.greatest:.4g}")

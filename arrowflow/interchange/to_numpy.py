@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import DataError
+from arrowflow.errors import DataError, counted
 
 NumpyArray = npt.NDArray[Any]
 Exported = tuple[Any, Any]
@@ -254,7 +254,7 @@ def refuse_nulls(name: str, values: Any) -> None:
     """Raises `DataError` if there are nulls."""
     if num_nulls := values.null_count:
         raise DataError(
-            f"column {name!r} has {num_nulls} null{'s' * (num_nulls > 1)} among {len(values)} values, which "
+            f"column {name!r} has {counted(num_nulls, 'null')} among {len(values)} values, which "
             "an array or tensor cannot hold; fill them before with fill_null, or drop the rows with filter"
             f"{_NULLS_IN_LOADERS}"
         )
@@ -264,7 +264,7 @@ def refuse_null_lists(name: str, lists: Any) -> None:
     """Raises `DataError` if there are nulls among lists of any length: no value can take their place."""
     if num_nulls := lists.null_count:
         raise DataError(
-            f"column {name!r} has {num_nulls} null{'s' * (num_nulls > 1)} among {len(lists)} lists, and a null has no "
+            f"column {name!r} has {counted(num_nulls, 'null')} among {len(lists)} lists, and a null has no "
             f'length: drop the rows with filter(pl.col("{name}").is_not_null()){_NULL_LISTS_IN_LOADERS}'
         )
 

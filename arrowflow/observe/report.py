@@ -9,7 +9,7 @@ from dataclasses import replace
 from arrowflow.autotune.limit import SATURATED, WANTS_MORE, phrase, waiting_after_start
 from arrowflow.autotune.model import LOCK
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.errors import printable
+from arrowflow.errors import counted, printable
 from arrowflow.physical.totals import stages_together
 from arrowflow.physical.tuning import ClusterStatistics, EngineStatistics, StageStatistics, Statistics
 
@@ -105,7 +105,7 @@ def _idle(statistics: Statistics) -> Iterator[str]:
         cores = (
             f"{statistics.idle[reason] / statistics.seconds:.2f} waited for {reason}" for reason in found
         )
-        yield f"of {_count(statistics.cpu_budget, 'core')}, {' and '.join(cores)}"
+        yield f"of {counted(statistics.cpu_budget, 'core')}, {' and '.join(cores)}"
 
 
 def _retries(statistics: Statistics) -> Iterator[str]:
@@ -130,8 +130,8 @@ def _rows_of(operator: str, left_out: LeftOut) -> str:
     if not parts:
         return f"{rows:,}"
     if operator.startswith(_WHOLE_CALLS):
-        return f"{_count(rows, 'row')} of {_count(parts, 'call')} that failed"
-    return f"{rows:,} (with {_count(parts, 'part')} left out whole)"
+        return f"{counted(rows, 'row')} of {counted(parts, 'call')} that failed"
+    return f"{rows:,} (with {counted(parts, 'part')} left out whole)"
 
 
 def log_left_out(statistics: EngineStatistics) -> bool:
@@ -224,7 +224,7 @@ def _note(main: StageStatistics, flying: float, last: StageStatistics, statistic
     if LOCK in main.limits.reason:
         return "holds the interpreter lock"
     if main.asked_calls is not None and flying >= SATURATED * main.asked_calls:
-        return f"{_calls(main.asked_calls)}, as asked"
+        return f"{counted(main.asked_calls, 'call')}, as asked"
     waited, after = waiting_after_start(statistics)
     return "waits for you" if last.refusals.chunks and waited < WANTS_MORE * after else ""
 
@@ -262,11 +262,11 @@ def _sentences(statistics: Statistics) -> Iterator[str]:
 
 def _work(stage: StageStatistics, seconds: float) -> str:
     if not stage.calls:
-        return f"{_count(stage.rows, 'row')} on the consumer's thread"
+        return f"{counted(stage.rows, 'row')} on the consumer's thread"
     each = 1e3 * stage.busy_seconds / stage.calls
     flying = stage.busy_seconds / seconds if seconds else 0.0
     return (
-        f"{_count(stage.rows, 'row')} in {_calls(stage.calls)} of {each:.3g} ms; on average {flying:.2f} in flight, "
+        f"{counted(stage.rows, 'row')} in {counted(stage.calls, 'call')} of {each:.3g} ms; on average {flying:.2f} in flight, "
         f"using {_cores(stage, seconds):.2f} cores; {stage.ready_items} of {stage.limits.max_ready_items} finished chunks wait"
     )
 
@@ -274,22 +274,16 @@ def _work(stage: StageStatistics, seconds: float) -> str:
 def tuned(stage: StageStatistics) -> str:
     """Returns how many calls of a stage there may be at a time, and why."""
     if stage.asked_calls is not None:
-        calls = f"at most {_calls(stage.limits.max_calls)}, as asked"
+        calls = f"at most {counted(stage.limits.max_calls, 'call')}, as asked"
     elif stage.cost == "computes":
-        calls = f"at most {_calls(stage.limits.max_calls)}: it computes, so the CPU budget is the limit"
+        calls = (
+            f"at most {counted(stage.limits.max_calls, 'call')}: it computes, so the CPU budget is the limit"
+        )
     else:
-        calls = f"at most {_calls(stage.limits.max_calls)}, {stage.limits.weight:.2f} cores each"
+        calls = f"at most {counted(stage.limits.max_calls, 'call')}, {stage.limits.weight:.2f} cores each"
     if stage.refusals.slots or stage.refusals.turn:
         calls += (
             f"; behind a slow one {stage.undelivered} of {stage.limits.max_slots:,} calls and {stage.turn_chunks:,} of "
             f"{stage.limits.max_turn_chunks:,} chunks wait for their turn"
         )
     return f"{calls}; {stage.limits.reason}" if stage.limits.reason else calls
-
-
-def _calls(count: int) -> str:
-    return _count(count, "call")
-
-
-def _count(count: int, name: str) -> str:
-    return f"{count:,} {name}{'s' * (count != 1)}"

@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from arrowflow.caching.store.claim import Claim
-from arrowflow.errors import WriteError
+from arrowflow.errors import WriteError, counted
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage import UNFINISHED, below, flush, forget_listings, is_link, locate
 from arrowflow.write import leftovers
@@ -310,7 +310,7 @@ def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but:
     if listed and not overwrite:
         count = sum(info.is_file for info in listed)
         raise WriteError(
-            f"expected a path that is free, found a folder of {count} file{'s' * (count != 1)}; pass overwrite=True to "
+            f"expected a path that is free, found a folder of {counted(count, 'file')}; pass overwrite=True to "
             f"replace {'it' if count == 1 else 'them'}, or choose another path"
         ).locate(file=path)
     _check_replaceable(filesystem, path, suffix, but=but)

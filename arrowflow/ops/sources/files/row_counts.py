@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, counted
 from arrowflow.formats.registry import FORMATS
 from arrowflow.plan.node import Node
 from arrowflow.plan.shape import checked
@@ -49,7 +49,7 @@ class RowCounts:
     operators: str | None = None
 
     def __repr__(self) -> str:
-        return f"RowCounts: {self.num_rows:,} row{'s' * (self.num_rows != 1)} of {len(self.splits):,} split{'s' * (len(self.splits) != 1)}"
+        return f"RowCounts: {counted(self.num_rows, 'row')} of {counted(len(self.splits), 'split')}"
 
     @cached_property
     def num_rows(self) -> int:
