@@ -65,9 +65,8 @@ class LanesBoundary(BoundaryKernel):
 
     def __post_init__(self) -> None:
         self._epoch = 0
-        self._streams: dict[
-            int, StreamHandle | None
-        ] = {}  # of lanes that were opened; None where one has ended
+        # Of lanes that were opened; None where one has ended.
+        self._streams: dict[int, StreamHandle | None] = {}
         self._starts: list[Position] = [None] * len(self.lanes)
 
     def _stream(self, index: int) -> StreamHandle | None:
@@ -113,7 +112,6 @@ class LanesKernel(LanesBoundary):
         self._held = [Held() for _ in self.lanes]
         # Whether the first row that is held of a lane was put out before: the lane may have to repeat it.
         self._again = [False] * len(self.lanes)
-        self._began = False  # a step was delivered in this epoch
         # Lanes whose error comes after the steps that are complete without it.
         self._failed: dict[int, StreamHandle] = {}
         self._done = 0  # rows of each lane that were put out
@@ -126,7 +124,6 @@ class LanesKernel(LanesBoundary):
         if position is not None:
             at = lanes_of(position)
             self._done = at.step * self.steps.size
-            self._began = at.step > 0
             marks = {mark.lane: mark for mark in at.lanes}
             for index, lane in enumerate(self.lanes):
                 _, before, offset, self._again[index] = marks.get(lane) or self._followed(lane)
@@ -213,9 +210,8 @@ class LanesKernel(LanesBoundary):
             if self._failed and not rows:
                 return
             if rows:
-                self._began = True
                 yield self._put(rows)
-            elif not self._began and not self._is_empty():
+            elif not self._done and not self._is_empty():
                 return
             self.done = not rows or self._done == self.steps.most
 

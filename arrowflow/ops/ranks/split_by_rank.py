@@ -34,11 +34,11 @@ from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_p
 from arrowflow.ops.ranks.lane_kernels import PART_BYTES, PARTS_IN_BUDGET, LanesKernel, TurnsKernel
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import Rank, found_rank
-from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of, ways_to_count
+from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of, uncounted, ways_to_count
 from arrowflow.ops.ranks.whole import ShareOfBatches, share_of_batches
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.ops.rows.take import Take
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import ResolvedOptions, check_choice
 from arrowflow.plan.access import RowAccess, position_behind
 from arrowflow.plan.lane import FOREVER, InLanes, Lane, Obstacle, dealt_rows, in_lane
 from arrowflow.plan.node import BindContext, Count, Node
@@ -98,8 +98,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             )
         if any(isinstance(node, cls) for node in post_order(below)):
             raise PlanError("split_by_rank: the plan is split by rank already; leave one of the two out")
-        if how is not None and how not in get_args(How):
-            raise PlanError(f"split_by_rank: how is 'parts', 'whole' or None, got {shown(how)}")
+        check_choice("split_by_rank", "how", how, (*get_args(How), None))
         found = found_rank(rank, world_size)
         if lanes is not None:
             if how == "whole":
@@ -259,16 +258,11 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         if batch is None and isinstance(rows, int):  # each lane makes as many batches, of as many rows
             each = count(self._even(self._lane(0)))[1]
             rows = self.lanes * each if isinstance(each, int) else each
-        return steps_of(
-            rows,
-            self.lanes,
-            size,
-            pads=batch is not None and batch.mask is not None,
-            drops=self._drops,
-            given=self.equal_steps,
-            alone=self.process.world_size == 1 or self.coordinator is not None,
-            ways=lambda: () if batch is None else ways_to_count(batch.inputs[0]),
-        )
+        agrees = self.process.world_size == 1 or self.coordinator is not None
+        if rows is None and (self.equal_steps is None or not agrees):
+            raise uncounted(() if batch is None else ways_to_count(batch.inputs[0]), agrees=agrees)
+        pads = batch is not None and batch.mask is not None
+        return steps_of(rows, self.lanes, size, pads=pads, drops=self._drops)
 
     def _even(self, plan: Node) -> Node:
         """Returns a lane whose batches are as many, and as long, as those of all others: of its first rows, if it has more."""
