@@ -31,8 +31,6 @@ class JaxExport(ArraysExport):
         Array([1.5, 2. ], dtype=float32)
     """
 
-    __slots__ = ("_jax", "_on_cpu", "_sharding")
-
     framework: ClassVar[str] = "a JAX array"
     kinds: ClassVar[str] = "biufcV"  # V is bfloat16
     shared: ClassVar[str] = "shared: JAX takes arrays as constant, and others may write to this memory"

@@ -22,9 +22,6 @@ Given = tuple[ColumnExport, Any]
 
 _ALIASED: Final = "shared: a second column, or somebody else, has the memory"
 
-Slicer = Callable[[int, int], Arrays]
-"""Gives the arrays of the rows from `start` to before `stop` of a converted chunk."""
-
 
 class NumpyExport:
     """Turns record batches of one schema into dicts of NumPy arrays.
@@ -47,10 +44,6 @@ class NumpyExport:
         ['x: float -> float32: zero-copy, read-only', 'up: bool -> bool: copied: bit-packed in Arrow']
     """
 
-    __slots__ = ("_by_slice", "_numbers", "_owned", "_strict", "columns")
-
-    columns: tuple[ColumnExport, ...]
-
     def __init__(
         self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, canonical: Canonical = None
     ) -> None:
@@ -68,7 +61,7 @@ class NumpyExport:
             SchemaError: No array has the type of a column, or the requested dtype; the message names a way out.
         """
         exports = requested_exports(schema, request, canonical)
-        self.columns = tuple(column for _, column in exports)
+        self.columns = [column for _, column in exports]
         self._numbers = [number for number, _ in exports]
         self._by_slice = any(column.by_slice for column in self.columns)
         self._owned = owned
@@ -86,7 +79,7 @@ class NumpyExport:
         """
         return self._convert(self._given(batch))
 
-    def chunk(self, batch: Any) -> Slicer:
+    def chunk(self, batch: Any) -> Callable[[int, int], Arrays]:
         """Converts a large batch once, to cut batches without common rows out of it.
 
         Python objects are made slice by slice. So are columns with nulls or with lists of different length: the error
@@ -162,8 +155,6 @@ class ArraysExport:
 
     Raises `SchemaError` for a column whose dtype the framework lacks, as `NumpyExport` does; the message names a way out.
     """
-
-    __slots__ = ("_arrays", "_owned", "_strict")
 
     framework: ClassVar[str]
     """The framework's arrays, for errors."""

@@ -45,8 +45,6 @@ class PolarsExport:
         1
     """
 
-    __slots__ = ("_columns", "_extensions", "_schema")
-
     def __init__(self, schema: Any, *, owned: bool = False, request: ExportRequest = PLAIN) -> None:
         """Decides on every column of `schema`; only the columns of the request have an effect here.
 

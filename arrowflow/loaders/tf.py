@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 class TfExport(ArraysExport):
     """Turns record batches of one schema into dicts of what TensorFlow makes tensors of; ragged lists into its own."""
 
-    __slots__ = ("_ragged", "_tf")
-
     framework: ClassVar[str] = "a tensor of TensorFlow"
     kinds: ClassVar[str] = "biufcVO"  # V is bfloat16, O are texts
     shared: ClassVar[str] = "shared: TensorFlow takes memory for its own"

@@ -52,8 +52,6 @@ class TorchExport(ArraysExport):
         tensor([1.5000, 2.0000], dtype=torch.float64)
     """
 
-    __slots__ = ("_bfloats", "_from_numpy", "_is_plain", "_torch")
-
     framework: ClassVar[str] = "a PyTorch tensor"
     shared: ClassVar[str] = "shared: PyTorch has no read-only tensors"
 
