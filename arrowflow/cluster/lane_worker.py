@@ -116,9 +116,8 @@ class _Run:
     engine: Engine
     parts: Iterator[BatchPart]
     waiting: BatchPart | None = None  # the part that had no room in the latest piece
-    told: dict[StageKey, StageStatistics] = field(
-        default_factory=dict
-    )  # its stages as the latest piece told of them
+    # Its stages as the latest piece told of them.
+    told: dict[StageKey, StageStatistics] = field(default_factory=dict)
 
     def next_part(self) -> BatchPart | None:
         """Returns the next part of a batch; None at the end."""

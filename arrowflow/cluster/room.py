@@ -25,12 +25,8 @@ def connect(ray: Any, engine: RayEngine) -> None:
     Ray's processes end with the thread that starts them. On another thread than the main one Ray also leaves the handler of
     SIGTERM alone, and warns of it.
     """
-    options: dict[str, Any] = {
-        "include_dashboard": False,
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-    }
-    lasting(lambda: ray.init(engine.address, **options))
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    lasting(lambda: ray.init(engine.address, **quiet))
 
 
 def asked(engine: RayEngine, nodes: Nodes, lanes: int, sets: int = 1) -> tuple[dict[str, int], int]:
