@@ -88,7 +88,7 @@ class NumpyExport:
         columns = self._given(batch)
         arrays = self._whole(columns)
         if arrays is None:
-            return lambda start, stop: self(batch.slice(start, stop - start))
+            return lambda start, stop: self._convert(self._given(batch.slice(start, stop - start)))
         if not self._by_slice:
             items = tuple(arrays.items())
             return lambda start, stop: {name: array[start:stop] for name, array in items}
@@ -101,11 +101,8 @@ class NumpyExport:
 
         return mixed
 
-    def whole(self, batch: Any) -> Arrays | None:
-        """Returns the arrays of a large batch, if every batch is only a slice of them."""
-        return None if self._by_slice else self._whole(self._given(batch))
-
     def _whole(self, columns: list[Given]) -> Arrays | None:
+        """Returns the arrays of which those of batches are slices; None where some batches have errors instead."""
         try:
             return self._convert(given for given in columns if not given[0].by_slice)
         except DataError:
@@ -138,19 +135,22 @@ class NumpyExport:
 
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or the reason for a copy."""
-        access = "writable unless a second column has the buffer" if self._owned else "read-only"
-        return self.describe(lambda column: f"zero-copy, {access}")
-
-    def describe(self, fate: Callable[[ColumnExport], str]) -> list[str]:
-        """Returns one line per column, with the fate of each view of Arrow's memory."""
-        fates = (f"copied: {column.copied}" if column.copied else fate(column) for column in self.columns)
+        reasons = [column.copied or self._copied(column) for column in self.columns]
         return [
-            column.describe(text if text.startswith("copied") else text + column.note)
-            for column, text in zip(self.columns, fates, strict=True)
+            column.describe(f"copied: {why}" if why else self._fate(column) + column.note)
+            for column, why in zip(self.columns, reasons, strict=True)
         ]
 
+    def _copied(self, column: ColumnExport) -> str:
+        """Returns why all arrays of a column are copied, although they are views; nothing if they are not."""
+        return ""
 
-class ArraysExport:
+    def _fate(self, column: ColumnExport) -> str:
+        access = "writable unless a second column has the buffer" if self._owned else "read-only"
+        return f"zero-copy, {access}"
+
+
+class ArraysExport(NumpyExport):
     """Turns record batches into what a framework makes of their arrays: the base of other exports.
 
     Raises `SchemaError` for a column whose dtype the framework lacks, as `NumpyExport` does; the message names a way out.
@@ -162,16 +162,14 @@ class ArraysExport:
     """The kinds of dtypes that it has (`dtype.kind`), in the usual widths."""
     shared: ClassVar[str]
     """The reason to copy memory that somebody else has."""
-    fate: ClassVar[str] = "zero-copy unless misaligned or shared with a second column"
-    """The fate of other memory, for `explain`."""
+    alignment: ClassVar[int] = 0
+    """It takes memory as it is at a multiple of so many bytes; 0 where the dtype's alignment is enough."""
 
     def __init__(
         self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, canonical: Canonical = None
     ) -> None:
-        self._arrays = NumpyExport(schema, owned=owned, request=request, canonical=canonical)
-        self._owned = owned
-        self._strict = request.strict_zero_copy
-        for column in self._arrays.columns:
+        super().__init__(schema, owned=owned, request=request, canonical=canonical)
+        for column in self.columns:
             dtype = column.dtype
             if dtype.kind not in self.kinds:
                 raise SchemaError(refusal(column.name, column.type, self.framework))
@@ -183,28 +181,19 @@ class ArraysExport:
                 raise SchemaError(copy_refusal(column.name, why))
 
     def __call__(self, batch: Any) -> Any:
-        return self._made(self._arrays(batch))
+        return self._made(super().__call__(batch))
 
     def chunk(self, batch: Any) -> Callable[[int, int], Any]:
         """Converts a large batch once; copies, if there are any, are made slice by slice."""
-        slicer = self._arrays.chunk(batch)
+        slicer = super().chunk(batch)
         return lambda start, stop: self._made(slicer(start, stop))
 
-    def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or the reason for a copy."""
-        return self._arrays.describe(self._fate)
-
-    def _fate(self, column: ColumnExport) -> str:
-        why = self._copied(column)
-        return f"copied: {why}" if why else self.fate
-
     def _copied(self, column: ColumnExport) -> str:
-        """Returns why all arrays of a column are copied, although they are views; nothing if they are not."""
         return "" if self._owned else self.shared
 
-    @staticmethod
-    def _copy(array: NumpyArray) -> NumpyArray:
-        return array.copy()
+    def _fate(self, column: ColumnExport) -> str:
+        misaligned = f" (not at a multiple of {self.alignment} bytes)" if self.alignment else ""
+        return f"zero-copy unless misaligned{misaligned} or shared with a second column"
 
     def _own(self, name: str, array: NumpyArray) -> NumpyArray:
         """Returns an array in memory that nobody else has."""
@@ -212,7 +201,7 @@ class ArraysExport:
             return array
         if self._strict:
             raise DataError(copy_refusal(name, _ALIASED if array.flags.aligned else "misaligned"))
-        return self._copy(array)
+        return aligned_copy(array) if self.alignment else array.copy()
 
     def _made(self, arrays: Arrays) -> Any:
         raise NotImplementedError

@@ -78,7 +78,7 @@ class TorchExport(ArraysExport):
         self._is_plain = not (self._bfloats or request.lists == "ragged")
 
     def chunk(self, batch: Any) -> Callable[[int, int], dict[str, Any]]:
-        arrays = self._arrays.whole(batch) if self._is_plain else None
+        arrays = self._whole(self._given(batch)) if self._is_plain and not self._by_slice else None
         if arrays is not None and all(array.flags.behaved for array in arrays.values()):
             # Each slice is a tensor of its own. Views of one tensor would count each other's changes for autograd.
             from_numpy, items = self._from_numpy, tuple(arrays.items())

@@ -171,7 +171,7 @@ class MpsExport(TorchExport):
         """
         super().__init__(schema, owned=owned, request=request)
         self._is_plain, self._device = False, device
-        for column in self._arrays.columns:
+        for column in self.columns:
             if column.dtype in (np.float64, np.complex128):
                 raise SchemaError(
                     f"column {column.name!r} makes an array of {column.dtype}, which device='mps' lacks; take "
