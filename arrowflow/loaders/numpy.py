@@ -60,9 +60,8 @@ class NumpyExport:
             PlanError: A request names a column that does not exist.
             SchemaError: No array has the type of a column, or the requested dtype; the message names a way out.
         """
-        exports = requested_exports(schema, request, canonical)
-        self.columns = [column for _, column in exports]
-        self._numbers = [number for number, _ in exports]
+        self._exports = requested_exports(schema, request, canonical)
+        self.columns = [column for _, column in self._exports]
         self._by_slice = any(column.by_slice for column in self.columns)
         self._owned = owned
         self._strict = request.strict_zero_copy
@@ -110,7 +109,7 @@ class NumpyExport:
 
     def _given(self, batch: Any) -> list[Given]:
         columns = batch.columns
-        return [(export, columns[number]) for export, number in zip(self.columns, self._numbers, strict=True)]
+        return [(export, columns[number]) for number, export in self._exports]
 
     def _convert(self, columns: Iterable[Given]) -> Arrays:
         arrays: Arrays = {}

@@ -15,11 +15,9 @@ from arrowflow.loaders.export_request import PLAIN, ExportRequest, check_known
 from arrowflow.workarounds.slices import polars_frame
 
 _REFUSED: Final = {
-    "decimal256": "cast it before to pa.decimal128(38, scale) or pa.float64()",
-    "month_day_nano_interval": "drop it, or convert it with map",
-    "run_end_encoded": "decode it with map",
-    "dense_union": "drop it, or convert it with map",
-    "sparse_union": "drop it, or convert it with map",
+    ("decimal256",): "cast it before to pa.decimal128(38, scale) or pa.float64()",
+    ("run_end_encoded",): "decode it with map",
+    ("month_day_nano_interval", "dense_union", "sparse_union"): "drop it, or convert it with map",
 }
 _COPIED: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
     (is_text, "16 bytes a value, Polars keeps views of strings; their bytes are shared"),

@@ -1,7 +1,6 @@
 """`TorchDataset`: the batches of a dataset for PyTorch's `DataLoader`, with or without worker processes.
 
-One worker, the first one, runs the pipeline, on all cores and bytes of its budgets. All others end at once. So batches,
-their order and states are those of `to_torch`, at any number of workers.
+The first worker alone runs the pipeline: batches, their order and states are those of `to_torch`, at any number of workers.
 """
 
 from __future__ import annotations
