@@ -26,21 +26,20 @@ class Steps:
         drops: Whether a short last step is left out.
         most: The number, the same for all lanes; None where lanes deliver until the first of them ends.
         least: The number that each lane has without repeats; 0 where only a run tells.
-        lost: Rows, or batches, that are left out.
-        added: Rows that fill up the last step: there lanes repeat their last row.
+        added: Rows that fill up the last step, where lanes repeat their last row; as a negative number, rows or batches that
+            are left out.
     """
 
     size: int
     drops: bool
     most: int | None = None
     least: int = 0
-    lost: int = 0
     added: int = 0
 
     @property
     def filled_from(self) -> int | None:
         """Rows of each lane before the step that is filled up; None where there is none."""
-        return None if self.most is None or not self.added else self.most - self.size
+        return None if self.most is None or self.added <= 0 else self.most - self.size
 
     @property
     def repeats_from(self) -> int | None:
@@ -50,11 +49,9 @@ class Steps:
     def facts(self, *, of_rows: bool) -> tuple[str, ...]:
         """Returns what equal steps cost, for `explain`."""
         what = "rows" if of_rows else "batches"
-        if self.lost:
-            return (f"equal steps leave out {self.lost:,} {what} of an epoch",)
-        if self.added:
-            return (f"equal steps add {self.added:,} repeated {what} to an epoch",)
-        return ()
+        if self.added < 0:
+            return (f"equal steps leave out {-self.added:,} {what} of an epoch",)
+        return (f"equal steps add {self.added:,} repeated {what} to an epoch",) if self.added else ()
 
 
 def steps_of(total: Count, lanes: int, size: int, *, pads: bool, drops: bool) -> Steps:
@@ -64,11 +61,9 @@ def steps_of(total: Count, lanes: int, size: int, *, pads: bool, drops: bool) ->
     """
     if not isinstance(total, int):
         return Steps(size, drops)
-    least, rest = divmod(total, lanes)
-    if not pads:
-        return Steps(size, drops, least, least, lost=rest)
-    most = -(-total // (lanes * size)) * size
-    return Steps(size, drops, most, least, added=most * lanes - total)
+    least = total // lanes
+    most = -(-total // (lanes * size)) * size if pads else least
+    return Steps(size, drops, most, least, most * lanes - total)
 
 
 def uncounted(ways: Sequence[str], *, agrees: bool) -> PlanError:
