@@ -23,7 +23,6 @@ from arrowflow.ops.batches.batch import masked
 from arrowflow.ops.order.scatter import reordered
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of
-from arrowflow.plan.position import Position
 from arrowflow.random import Key, permutation
 from arrowflow.recycler import Recycler
 
@@ -65,20 +64,15 @@ class Window:
 class WindowCutter(CuttingKernel):
     """Cuts the rows of one lane into windows, in place of the operator that it ends in."""
 
-    def __init__(self, shuffle: Shuffle) -> None:
+    def __init__(self, shuffle: Shuffle, epoch: int) -> None:
         super().__init__(shuffle.size)
         self._shuffle = shuffle
-        self._epoch = 0
+        self._epoch = epoch
 
     @property
     def held(self) -> Held:
         """The rows of the window that is not whole yet."""
         return self._held
-
-    def open(self, position: Position, epoch: int) -> Position:
-        """Returns the position of the lane before its `shuffle`."""
-        self._epoch = epoch
-        return super().open(position, epoch)
 
     def _cut(self, rows: int) -> Item:
         item = super()._cut(rows)

@@ -81,7 +81,6 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
         return before.size if isinstance(before, Batch) else None
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows of this rank, where the batches are known."""
         rows, size = inputs[0], self._size
         if self.process.world_size == 1 or not isinstance(rows, int):
             return rows
@@ -135,10 +134,8 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
 
     def facts(self) -> tuple[str, ...]:
         """Returns how the plan runs and why, for `explain` and the log."""
-        takes = (
-            "takes its rows of each batch" if self.cuts else f"takes one batch in {self.process.world_size}"
-        )
-        facts = (f"each process runs the whole plan and {takes}: {self.why}",)
+        taken = "its rows of each batch" if self.cuts else f"one batch in {self.process.world_size}"
+        facts = (f"each process runs the whole plan and takes {taken}: {self.why}",)
         advice = "is called for all rows: with keeps_rows=True and no seed, for those of the process alone"
         return (*facts, f"{self.calls_all} {advice}") if self.calls_all else facts
 
@@ -223,12 +220,10 @@ class ShareKernel(SerialKernel):
         self._own: Item | None = None  # of the round
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Goes on behind a batch, or begins."""
         self._began = position is not None
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the rank's rows of a batch; or its batch at the end of a round, where all ranks have one."""
         rows, process = item.chunk.num_rows, self._process
         if process.world_size == 1:
             yield item
