@@ -103,10 +103,8 @@ def told(resources: Mapping[str, float]) -> str:
 
 def lack(ray: Any, asks: Mapping[str, int]) -> str:
     """Returns what workers may lack that do not start."""
-    free, total = (
-        told({name: has.get(name, 0) for name in asks})
-        for has in (ray.available_resources(), ray.cluster_resources())
-    )
+    found = ray.available_resources(), ray.cluster_resources()
+    free, total = (told({name: has.get(name, 0) for name in asks}) for has in found)
     return (
         f"each asks one node for {told(asks)}, and of {total} of all nodes {free} are free; use fewer or smaller workers, or "
         "end what else runs there, such as other loaders"
