@@ -229,7 +229,7 @@ class LaneWorker:
             if lane is None:
                 plan = self._plan
                 if isinstance(plan, SplitByRank):
-                    (plan,) = plan.lane_plans([request.lane])
+                    plan = plan.lane_plan(request.lane)
                 chain = plan_chain(plan, options)
                 lane = Prepared(
                     bound=plan, optimised=plan, applied=(), chain=chain, options=options, found=self._found

@@ -1,11 +1,9 @@
 """`split_by_rank`: each of several processes delivers its part of the same batches.
 
-When a plan is bound, the operator decides between two ways to run it. The plan without it is the truth for both.
+A plan runs in parts where every operator before the batches is local: in lanes, see `arrowflow.plan.lane`. Every other
+plan runs whole (`whole.py`). The plan without the operator is the truth for both.
 
-* **In parts**, where every operator before the batches is local. The plan runs in lanes, see `arrowflow.plan.lane`.
-* **Whole**, for every other plan: each process runs all of it, and takes its rows of each batch: `whole.py`.
-
-In both cases the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
+When a plan is bound, the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
 padded for the rows that a process delivers, to the same result. In parts, three things may then be right before it:
 
 * `batch`. Lanes run the plan before it, and their rows are merged.
@@ -200,33 +198,27 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
 
     # ------------------------------------------------------------------ lanes
 
-    def _lane(self, number: int) -> Node:
-        """Returns the plan of a lane: before `batch` where its rows are merged."""
+    def lane_plan(self, number: int) -> Node:
+        """Returns the plan of a lane: before `batch` where its rows are merged, else with all that makes its batches."""
         assert self.lanes is not None
         batch, step_rows = self._batch, (batch_rows(self.inputs[0]) or 0) // self.lanes
         plan = self.inputs[0] if batch is None else batch.inputs[0]
         # A cache keeps the rows that a lane has in epoch 0. Beside one, no remainder goes to another lane in another epoch.
         rotating = 0 if dealt_caches(plan) else dealt_rows(plan)
-        return in_lane(plan, Lane(number, self.lanes, step_rows, turns=((FOREVER, rotating),)))
+        lane = in_lane(plan, Lane(number, self.lanes, step_rows, turns=((FOREVER, rotating),)))
+        return self._even(lane) if batch is None and self._joins else lane
 
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
         """The `shuffle` of each of its own lanes, if lanes end in one and their rows are merged."""
-        batch = self._batch
-        if batch is None or not isinstance(batch.inputs[0], Shuffle):
-            return ()
-        lanes = map(self._lane, self.own_lanes)
+        ends = self._batch is not None and isinstance(self._batch.inputs[0], Shuffle)
+        lanes = map(self.lane_plan, self.own_lanes if ends else ())
         return tuple(lane for lane in lanes if isinstance(lane, Shuffle))
-
-    def lane_plans(self, numbers: Sequence[int]) -> tuple[Node, ...]:
-        """Returns the plans of some lanes, each with all that it does before its rows are merged or its batches come."""
-        plans = map(self._lane, numbers)
-        return tuple(map(self._even, plans) if self._batch is None and self._joins else plans)
 
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
-        plans = self.lane_plans(self.own_lanes)
-        return tuple(plan.inputs[0] for plan in plans) if self._shuffles else plans
+        before_shuffles = tuple(shuffle.inputs[0] for shuffle in self._shuffles)
+        return before_shuffles or tuple(map(self.lane_plan, self.own_lanes))
 
     def position_at(self, step: int, epoch: int) -> Position:
         """Returns the number of steps, from which the places of lanes follow where their rows are merged."""
@@ -241,7 +233,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
                 "from its steps, unless batch comes last; merge the states of all ranks by af.merge_states"
             )
         rows = step * (batch.size // (self.lanes or 1))
-        return [lane for lane in lanes if position_behind(self._lane(lane), rows, 0) is None]
+        return [lane for lane in lanes if position_behind(self.lane_plan(lane), rows, 0) is None]
 
     @property
     def _rows_to_deal(self) -> Count:
@@ -256,7 +248,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         assert self.lanes is not None
         size = 1 if batch is None else batch.size // self.lanes
         if batch is None and isinstance(rows, int):  # each lane makes as many batches, of as many rows
-            each = count(self._even(self._lane(0)))[1]
+            each = count(self.lane_plan(0))[1]
             rows = self.lanes * each if isinstance(each, int) else each
         agrees = self.process.world_size == 1 or self.coordinator is not None
         if rows is None and (self.equal_steps is None or not agrees):
@@ -280,7 +272,6 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         return (steps.most - steps.most % steps.size * steps.drops) * len(self.own_lanes)
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
-        """Returns the batches of this rank, the same number as those of every other one."""
         steps = self.steps()
         if steps.most is None:
             return None
@@ -311,7 +302,6 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         return AgreedSteps(coordinator=self.coordinator, ends=steps.most is None).on(plan)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
         steps, batch, lanes, shuffles = self.steps(), self._batch, self.own_lanes, self._shuffles
         collects = any(node.traits.collects for node in post_order(self.inputs[0]))
         facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
@@ -359,7 +349,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             drop_remainder=batch.drop_remainder,
             width=width,
             part_bytes=part_bytes,
-            behind=lambda lane, rows, epoch: position_behind(self._lane(lane), rows, epoch),
+            behind=lambda lane, rows, epoch: position_behind(self.lane_plan(lane), rows, epoch),
             shuffles=shuffles,
             collects=collects,
         )
