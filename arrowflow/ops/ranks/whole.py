@@ -35,6 +35,7 @@ from arrowflow.plan.lane import InLanes, Obstacle
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
+from arrowflow.plan.walk import fold
 
 _LOGGER: Final = logging.getLogger("arrowflow")
 
@@ -152,7 +153,7 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
         PlanError: A batch has not a row for each rank.
     """
     plan, world_size = in_order(plan), share.process.world_size
-    cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
+    cuts = fold(plan, _is_of_batches)
     above: list[Node] = []
     while _treats_batches(plan, cuts):
         above.append(plan)
@@ -197,13 +198,9 @@ def _treats_rows(node: Node) -> bool:
     return alone and (not traits.opaque or (traits.local and node.arguments().get("seed") is None))
 
 
-def _makers(plan: Node) -> Iterator[Node]:
-    """Yields the operators that make the batches of a plan, one for each input that it joins."""
-    if plan.traits.borders is not Borders.KEEP:
-        yield plan
-        return
-    for child in plan.inputs:
-        yield from _makers(child)
+def _is_of_batches(node: Node, inputs: Sequence[bool]) -> bool:
+    """Whether `batch` makes the batches of a plan, of all inputs that it joins."""
+    return all(inputs) if node.traits.borders is Borders.KEEP else isinstance(node, Batch)
 
 
 class ShareKernel(SerialKernel):
