@@ -64,10 +64,8 @@ class RayEngine(Settings):
         for name in ("cpus_per_worker", "lanes", "max_workers"):
             if (value := getattr(self, name)) is not None:
                 check_size("RayEngine", name, value)
-        if self.memory_per_worker is not None:
-            object.__setattr__(
-                self, "memory_per_worker", parse_bytes("memory_per_worker", self.memory_per_worker)
-            )
+        if (memory := self.memory_per_worker) is not None:
+            object.__setattr__(self, "memory_per_worker", parse_bytes("memory_per_worker", memory))
         check_choice("RayEngine", "placement", self.placement, get_args(Placement))
         if self.workers != AUTOTUNE and self.max_workers is not None:
             raise PlanError("RayEngine: max_workers is for workers=AUTOTUNE; leave one of the two out")

@@ -290,13 +290,12 @@ class RemoteKernel(SourceKernel):
         ram_budget = memory if isinstance(memory, int) else options.ram_budget
         # Settings that differ between machines are left out: consumers on all of them send the same, and so share workers.
         same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
+        operators = (each for each in post_order(work) if isinstance(each, Operator))
         node.session.connect(
             lambda: packed(work, same),
             lanes=(isinstance(work, InLanes) and work.own_lanes) or range(1),
             own=node.own,
-            functions=[
-                each.title for each in post_order(work) if isinstance(each, Operator) and each.functions()
-            ],
+            functions=[each.title for each in operators if each.functions()],
             ram_budget=ram_budget,
         )
 

@@ -53,9 +53,8 @@ def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iter
     sizes = tuple(map(len, views))
     groups, num_bytes = [views], sum(sizes)
     if num_bytes > most_bytes:
-        groups = [
-            [part] for part in np.split(np.concatenate(views), range(most_bytes, num_bytes, most_bytes))
-        ]
+        cuts = range(most_bytes, num_bytes, most_bytes)
+        groups = [[part] for part in np.split(np.concatenate(views), cuts)]
     for number, group in enumerate(groups, 1):
         ends = number == len(groups)
         yield BatchPart(head if ends else None, sizes, group, position, batch.num_rows if ends else 0)

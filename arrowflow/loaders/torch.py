@@ -95,9 +95,8 @@ class TorchExport(ArraysExport):
     def _tensor(self, name: str, array: Any) -> Any:
         if isinstance(array, Ragged):
             offsets = self._put(name, array.offsets.astype(np.int64))
-            return self._torch.nested.nested_tensor_from_jagged(
-                self._tensor(name, array.values), offsets=offsets
-            )
+            values = self._tensor(name, array.values)
+            return self._torch.nested.nested_tensor_from_jagged(values, offsets=offsets)
         if not self._bfloats.get(name, True):
             check_bfloat16(name, array)
         tensor = self._put(name, array)

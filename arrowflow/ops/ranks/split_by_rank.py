@@ -148,9 +148,8 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         plan = push_row_ranges(inputs[0])
         lanes: int | Obstacle | None = None
         if self.how != "whole":
-            lanes = lanes_of_plan(
-                plan, self.lanes, self.process.world_size, small_windows=self.how == "parts"
-            )
+            given = self.how == "parts"
+            lanes = lanes_of_plan(plan, self.lanes, self.process.world_size, small_windows=given)
         if isinstance(lanes, int):
             return dataclasses.replace(self, how="parts", lanes=lanes)._before(plan)
         if self.how == "parts":
