@@ -93,16 +93,11 @@ class OnCluster(SplitByRank):
     def planned_inputs(self) -> tuple[Node, ...]:
         """The lanes, as they come from the workers."""
         assert self.session is not None
-        work, schema = self._lanes_only, self.lane_plan(self.own_lanes[0]).schema
+        # A worker gets the same lanes without a cluster. All ranks send the same, so that they find each other's workers.
+        work = SplitByRank(**self.settings() | {"process": Rank(0, 1, 1), "coordinator": None})
+        schema = self.lane_plan(self.own_lanes[0]).schema
         remote = partial(RemoteLane, own=self.own_lanes, session=self.session, schema=schema)
         return tuple(remote(number=number).on(work) for number in self.own_lanes)
-
-    @property
-    def _lanes_only(self) -> SplitByRank:
-        """The same lanes without a cluster: what a worker gets."""
-        # All ranks send the same, so that they find each other's workers.
-        whole = {"process": Rank(0, 1, 1), "coordinator": None}
-        return SplitByRank(**self.settings() | whole)
 
     def steps(self) -> Steps:
         """See `SplitByRank`; names the operator that a plan with an engine need not have."""

@@ -52,11 +52,6 @@ class ExportRequest:
     lists: ListLayout = "dense"
     strict_zero_copy: bool = False
 
-    @property
-    def named(self) -> list[str]:
-        """The columns that `dtypes` and `nulls` name."""
-        return [*self.dtypes, *self.nulls]
-
     def null_of(self, field: pa.Field) -> Any:
         """Returns what becomes of the nulls of a column."""
         return self.nulls.get(field.name, self.null if field.nullable else "error")
