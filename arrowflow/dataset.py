@@ -2395,7 +2395,7 @@ class Dataset:
 
         The plan itself picks the columns of selectors, which see all columns.
         """
-        named = dict.fromkeys(request.named)
+        named = {**request.dtypes, **request.nulls}
         if named:  # a plan whose columns are known refuses an unknown name here
             Dataset(Select.named_by(operator, self._plan, list(named)))
         if request.columns is None:

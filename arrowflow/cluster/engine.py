@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from arrowflow.errors import PlanError, shown
-from arrowflow.options import AUTOTUNE, Settings, check_size, parse_bytes
+from arrowflow.errors import PlanError
+from arrowflow.options import AUTOTUNE, Settings, check_choice, check_size, parse_bytes
 
 Placement = Literal["spread", "pack", "near_consumer"]
 
@@ -64,13 +64,8 @@ class RayEngine(Settings):
         for name in ("cpus_per_worker", "lanes", "max_workers"):
             if (value := getattr(self, name)) is not None:
                 check_size("RayEngine", name, value)
-        if self.memory_per_worker is not None:
-            object.__setattr__(
-                self, "memory_per_worker", parse_bytes("memory_per_worker", self.memory_per_worker)
-            )
-        if self.placement not in get_args(Placement):
-            raise PlanError(
-                f"RayEngine: placement is 'spread', 'pack' or 'near_consumer', got {shown(self.placement)}"
-            )
+        if (memory := self.memory_per_worker) is not None:
+            object.__setattr__(self, "memory_per_worker", parse_bytes("memory_per_worker", memory))
+        check_choice("RayEngine", "placement", self.placement, get_args(Placement))
         if self.workers != AUTOTUNE and self.max_workers is not None:
             raise PlanError("RayEngine: max_workers is for workers=AUTOTUNE; leave one of the two out")

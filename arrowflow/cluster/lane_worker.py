@@ -116,9 +116,8 @@ class _Run:
     engine: Engine
     parts: Iterator[BatchPart]
     waiting: BatchPart | None = None  # the part that had no room in the latest piece
-    told: dict[StageKey, StageStatistics] = field(
-        default_factory=dict
-    )  # its stages as the latest piece told of them
+    # Its stages as the latest piece told of them.
+    told: dict[StageKey, StageStatistics] = field(default_factory=dict)
 
     def next_part(self) -> BatchPart | None:
         """Returns the next part of a batch; None at the end."""
@@ -230,7 +229,7 @@ class LaneWorker:
             if lane is None:
                 plan = self._plan
                 if isinstance(plan, SplitByRank):
-                    (plan,) = plan.lane_plans([request.lane])
+                    plan = plan.lane_plan(request.lane)
                 chain = plan_chain(plan, options)
                 lane = Prepared(
                     bound=plan, optimised=plan, applied=(), chain=chain, options=options, found=self._found

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -14,8 +15,8 @@ from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.lane_worker import Piece, Request
 from arrowflow.cluster.parts import Joined
 from arrowflow.cluster.session import Asked, Session
-from arrowflow.errors import PlanError, said
-from arrowflow.executor.processes.wire import pack, unpack_error
+from arrowflow.errors import PlanError
+from arrowflow.executor.processes.wire import pack, unpack_error, unportable
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
@@ -92,28 +93,11 @@ class OnCluster(SplitByRank):
     def planned_inputs(self) -> tuple[Node, ...]:
         """The lanes, as they come from the workers."""
         assert self.session is not None
-        lane = RemoteLane(
-            number=0,
-            own=self.own_lanes,
-            inputs=(self._lanes_only,),
-            session=self.session,
-            bound=True,
-            schema=self._first_lane.schema,
-        )
-        return tuple(dataclasses.replace(lane, number=number) for number in self.own_lanes)
-
-    @property
-    def _first_lane(self) -> Node:
-        """The plan of one of its lanes, as a worker runs it: all have the same columns and the same stages."""
-        (plan,) = self.lane_plans(self.own_lanes[:1])
-        return plan
-
-    @property
-    def _lanes_only(self) -> SplitByRank:
-        """The same lanes without a cluster: what a worker gets."""
-        # All ranks send the same, so that they find each other's workers.
-        whole = {"process": Rank(0, 1, 1), "coordinator": None}
-        return SplitByRank(**self.settings() | whole)
+        # A worker gets the same lanes without a cluster. All ranks send the same, so that they find each other's workers.
+        work = SplitByRank(**self.settings() | {"process": Rank(0, 1, 1), "coordinator": None})
+        schema = self.lane_plan(self.own_lanes[0]).schema
+        remote = partial(RemoteLane, own=self.own_lanes, session=self.session, schema=schema)
+        return tuple(remote(number=number).on(work) for number in self.own_lanes)
 
     def steps(self) -> Steps:
         """See `SplitByRank`; names the operator that a plan with an engine need not have."""
@@ -130,7 +114,8 @@ class OnCluster(SplitByRank):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         boundary, *rest = SplitByRank.lower(self, options)
-        shape = tuple(plan_chain(self._first_lane, options).shape())
+        # All lanes have the same stages in the workers.
+        shape = tuple(plan_chain(self.lane_plan(self.own_lanes[0]), options).shape())
         return (dataclasses.replace(boundary, runs_last=shape), *rest)  # type: ignore[arg-type]  # names, and lists of them
 
 
@@ -300,13 +285,12 @@ class RemoteKernel(SourceKernel):
         ram_budget = memory if isinstance(memory, int) else options.ram_budget
         # Settings that differ between machines are left out: consumers on all of them send the same, and so share workers.
         same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
+        operators = (each for each in post_order(work) if isinstance(each, Operator))
         node.session.connect(
             lambda: packed(work, same),
             lanes=(isinstance(work, InLanes) and work.own_lanes) or range(1),
             own=node.own,
-            functions=[
-                each.title for each in post_order(work) if isinstance(each, Operator) and each.functions()
-            ],
+            functions=[each.title for each in operators if each.functions()],
             ram_budget=ram_budget,
         )
 
@@ -320,11 +304,8 @@ def packed(work: Node, options: ResolvedOptions) -> bytes:
     try:
         return pack((work, options))
     except Exception as error:
-        raise PlanError(
-            f"{_fault(work)}RayEngine sends the plan to workers, and it cannot be pickled: {said(error)}; what a function refers "
-            "to (a lock, an open file, a connection) has to be made where it is used, such as in the __init__ of a class, of "
-            "which each worker makes an instance"
-        ) from error
+        sent = f"{_fault(work)}RayEngine sends the plan to workers"
+        raise unportable(sent, "a function", error) from error
 
 
 def _fault(work: Node) -> str:

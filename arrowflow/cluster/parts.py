@@ -1,8 +1,7 @@
 """Record batches on their way through the object store, in parts of bounded size.
 
-A worker cuts the bytes of a large batch into parts, whatever its columns are. So no piece is larger than the store has room
-for. The consumer uses batches where they lie in the store. Batches that it keeps may take a certain part of the store only. It
-copies batches beyond that, and the store frees them at once.
+A worker cuts the bytes of a large batch into parts, whatever its columns are. The consumer uses batches where they lie in the
+store, as long as those that it keeps there take a certain part of it only. The docstring of `arrowflow.cluster` has the sizes.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iter
     sizes = tuple(map(len, views))
     groups, num_bytes = [views], sum(sizes)
     if num_bytes > most_bytes:
-        groups = [
-            [part] for part in np.split(np.concatenate(views), range(most_bytes, num_bytes, most_bytes))
-        ]
+        cuts = range(most_bytes, num_bytes, most_bytes)
+        groups = [[part] for part in np.split(np.concatenate(views), cuts)]
     for number, group in enumerate(groups, 1):
         ends = number == len(groups)
         yield BatchPart(head if ends else None, sizes, group, position, batch.num_rows if ends else 0)
@@ -117,7 +115,7 @@ class Joined:
     """Makes batches of the parts of one run of a lane, which may be kept in the store."""
 
     kept: Kept
-    _begun: list[Bytes] = field(default_factory=list)
+    _begun: list[Bytes] = field(default_factory=list)  # parts of a batch that goes on
 
     def add(self, parts: Sequence[BatchPart]) -> list[tuple[pa.RecordBatch, Position]]:
         """Returns the batches that end in a piece, each with its lane's position after it.
@@ -134,18 +132,17 @@ class Joined:
         return batches
 
     def _batch(self, head: bytes, part: BatchPart, claim: _Claim | None) -> pa.RecordBatch:
-        memory: Sequence[Bytes]
+        memory: Sequence[Bytes] = part.memory
         if self._begun:
-            joined = np.concatenate([*self._begun, *part.memory])
-            # Each is copied, so that its memory is aligned.
-            memory = [each.copy() for each in np.split(joined, np.cumsum(part.sizes)[:-1])]
-            self._begun = []
-        elif claim is None:
-            memory = [each.copy() for each in part.memory]
+            memory = np.split(np.concatenate([*self._begun, *memory]), np.cumsum(part.sizes)[:-1])
+        if self._begun or claim is None:
+            # Each is copied by itself, so that its memory is aligned.
+            memory = [each.copy() for each in memory]
         else:
-            memory = claimed = [each.view(_Claimed) for each in part.memory]
+            memory = claimed = [each.view(_Claimed) for each in memory]
             for each in claimed:
                 each.claim = claim
+        self._begun = []
         batch: pa.RecordBatch = unpack_apart(head, memory)
         return batch
 

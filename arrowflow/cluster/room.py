@@ -25,12 +25,8 @@ def connect(ray: Any, engine: RayEngine) -> None:
     Ray's processes end with the thread that starts them. On another thread than the main one Ray also leaves the handler of
     SIGTERM alone, and warns of it.
     """
-    options: dict[str, Any] = {
-        "include_dashboard": False,
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-    }
-    lasting(lambda: ray.init(engine.address, **options))
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    lasting(lambda: ray.init(engine.address, **quiet))
 
 
 def asked(engine: RayEngine, nodes: Nodes, lanes: int, sets: int = 1) -> tuple[dict[str, int], int]:
@@ -107,10 +103,8 @@ def told(resources: Mapping[str, float]) -> str:
 
 def lack(ray: Any, asks: Mapping[str, int]) -> str:
     """Returns what workers may lack that do not start."""
-    free, total = (
-        told({name: has.get(name, 0) for name in asks})
-        for has in (ray.available_resources(), ray.cluster_resources())
-    )
+    found = ray.available_resources(), ray.cluster_resources()
+    free, total = (told({name: has.get(name, 0) for name in asks}) for has in found)
     return (
         f"each asks one node for {told(asks)}, and of {total} of all nodes {free} are free; use fewer or smaller workers, or "
         "end what else runs there, such as other loaders"

@@ -275,11 +275,9 @@ class Loader(Reported, Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last batch that the latest iterator delivered; see `Iterator.state_dict`."""
-        progress, begins = self._progress, self._counter.begins
-        place = begins.epoch, begins.position, begins.batches
-        if progress is not None and not self._moved:
-            place = progress.epoch, progress.position, progress.batches
-        return run.state_of(self._latest_run or self._prepared(), *place)
+        place = self._counter.begins if self._progress is None or self._moved else self._progress
+        prepared = self._latest_run or self._prepared()
+        return run.state_of(prepared, place.epoch, place.position, place.batches)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Makes the next `iter()` go on with the batch after the state was taken.

@@ -38,7 +38,8 @@ class ExportRequest:
         columns: Names of the columns in the wanted order, or None for all.
         dtypes: Dtype by column.
         dtype: Dtype of all columns that can have it, or None; columns in `dtypes` have their own.
-        null: The treatment of nulls: a policy or a value, or one for each column.
+        nulls: The treatment of nulls by column: a policy or a value.
+        null: That of the nulls of all columns that can have it; columns in `nulls` have their own.
         lists: The layout for lists of any length.
         strict_zero_copy: Whether a copy is an error.
     """
@@ -46,20 +47,14 @@ class ExportRequest:
     columns: tuple[str, ...] | None = None
     dtypes: Mapping[str, Dtype] = field(default_factory=dict)
     dtype: Dtype | None = None
+    nulls: Mapping[str, Any] = field(default_factory=dict)
     null: Any = "error"
     lists: ListLayout = "dense"
     strict_zero_copy: bool = False
 
-    @property
-    def named(self) -> list[str]:
-        """The columns that `dtypes` and `null` name."""
-        return [*self.dtypes, *(self.null if isinstance(self.null, Mapping) else ())]
-
     def null_of(self, field: pa.Field) -> Any:
         """Returns what becomes of the nulls of a column."""
-        if isinstance(self.null, Mapping):
-            return self.null.get(field.name, "error")
-        return self.null if field.nullable else "error"
+        return self.nulls.get(field.name, self.null if field.nullable else "error")
 
 
 PLAIN: Final = ExportRequest()
@@ -82,13 +77,16 @@ def export_request(
         PlanError: An argument has a wrong type or value.
     """
     of_all, by_name = (None, dtypes) if isinstance(dtypes, Mapping) else (dtypes, {})
+    null, nulls = ("error", null) if isinstance(null, Mapping) else (null, {})
     if not _has_names(by_name):
         raise PlanError(
             f"{operator}: dtypes is a mapping from names of columns to dtypes, got {shown(dtypes)}"
         )
-    if isinstance(null, Mapping) and not _has_names(null):
-        raise PlanError(f"{operator}: null maps names of columns to what becomes of nulls, got {shown(null)}")
-    for value in null.values() if isinstance(null, Mapping) else (null,):
+    if not _has_names(nulls):
+        raise PlanError(
+            f"{operator}: null maps names of columns to what becomes of nulls, got {shown(nulls)}"
+        )
+    for value in (null, *nulls.values()):
         if value is None or isinstance(value, list | tuple | dict | set | np.ndarray):
             raise PlanError(
                 f"{operator}: null is 'error', 'nan', 'mask' or a value to put in place of nulls, got {shown(value)}"
@@ -106,7 +104,8 @@ def export_request(
         dtype=None
         if of_all is None
         else resolved(of_all, after=", or a mapping from names of columns to dtypes"),
-        null=dict(null) if isinstance(null, Mapping) else null,
+        nulls=dict(nulls),
+        null=null,
         lists=check_choice(operator, "lists", lists, get_args(ListLayout)),
         strict_zero_copy=check_flag(operator, "strict_zero_copy", strict_zero_copy),
     )
@@ -154,8 +153,7 @@ def requested_exports(
     names = list(schema.names) if request.columns is None else list(request.columns)
     check_known("columns", names, schema.names)
     check_known("dtypes", request.dtypes, names)
-    if isinstance(request.null, Mapping):
-        check_known("null", request.null, names)
+    check_known("null", request.nulls, names)
     taken = frozenset(names)
     found: list[tuple[int, ColumnExport]] = []
     held = False
@@ -172,8 +170,8 @@ def requested_exports(
                     f"the mask of {name!r} is named {mask.name!r}, and so is a column: rename that"
                 )
             found.append((number, mask))
-    asked = not isinstance(request.null, Mapping) and not is_policy(request.null, "error")
-    if asked and not held and any(schema.field(number).nullable for number, _ in found):
+    asked = not is_policy(request.null, "error") and any(schema.field(number).nullable for number, _ in found)
+    if asked and not held:
         raise PlanError(
             f"no column can hold {shown(request.null)} in place of nulls; columns are "
             + ", ".join(f"{column.name}: {column.type} as {column.dtype}" for _, column in found)
@@ -197,7 +195,7 @@ def _export(field: pa.Field, request: ExportRequest, canonical: Canonical) -> tu
         try:
             return _canonical(field, full, canonical), True
         except SchemaError:
-            if isinstance(request.null, Mapping):
+            if field.name in request.nulls:
                 raise
     return _canonical(field, plain, canonical), False
 

@@ -7,16 +7,13 @@ Without `jax_enable_x64` 64-bit dtypes become 32-bit, and a whole number that do
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from arrowflow.errors import DataError
 from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray
 from arrowflow.loaders.export_request import PLAIN, ExportRequest
-from arrowflow.loaders.numpy import Arrays, ArraysExport, aligned_copy, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import Arrays, ArraysExport, copy_refusal, map_arrays
 from arrowflow.optional import optional
-
-ALIGNMENT: Final = 64
-"""The alignment in bytes of memory that JAX uses without a copy on the CPU."""
 
 
 class JaxExport(ArraysExport):
@@ -31,16 +28,10 @@ class JaxExport(ArraysExport):
         Array([1.5, 2. ], dtype=float32)
     """
 
-    __slots__ = ("_jax", "_on_cpu", "_sharding")
-
     framework: ClassVar[str] = "a JAX array"
     kinds: ClassVar[str] = "biufcV"  # V is bfloat16
     shared: ClassVar[str] = "shared: JAX takes arrays as constant, and others may write to this memory"
-    fate: ClassVar[str] = (
-        f"zero-copy unless misaligned (not at a multiple of {ALIGNMENT} bytes) or shared with a second column"
-    )
-
-    _copy = staticmethod(aligned_copy)
+    alignment: ClassVar[int] = 64
 
     def __init__(
         self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, sharding: Any = None
@@ -75,8 +66,9 @@ class JaxExport(ArraysExport):
         return map_arrays(arrays, self._placed)
 
     def _own(self, name: str, array: NumpyArray) -> NumpyArray:
-        if self._strict and array.ctypes.data % ALIGNMENT:
-            raise DataError(copy_refusal(name, f"misaligned: JAX takes memory aligned to {ALIGNMENT} bytes"))
+        if self._strict and array.ctypes.data % self.alignment:
+            why = f"misaligned: JAX takes memory aligned to {self.alignment} bytes"
+            raise DataError(copy_refusal(name, why))
         return super()._own(name, array)
 
     def _placed(self, name: str, array: NumpyArray) -> Any:

@@ -22,9 +22,6 @@ Given = tuple[ColumnExport, Any]
 
 _ALIASED: Final = "shared: a second column, or somebody else, has the memory"
 
-Slicer = Callable[[int, int], Arrays]
-"""Gives the arrays of the rows from `start` to before `stop` of a converted chunk."""
-
 
 class NumpyExport:
     """Turns record batches of one schema into dicts of NumPy arrays.
@@ -47,10 +44,6 @@ class NumpyExport:
         ['x: float -> float32: zero-copy, read-only', 'up: bool -> bool: copied: bit-packed in Arrow']
     """
 
-    __slots__ = ("_by_slice", "_numbers", "_owned", "_strict", "columns")
-
-    columns: tuple[ColumnExport, ...]
-
     def __init__(
         self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, canonical: Canonical = None
     ) -> None:
@@ -67,9 +60,8 @@ class NumpyExport:
             PlanError: A request names a column that does not exist.
             SchemaError: No array has the type of a column, or the requested dtype; the message names a way out.
         """
-        exports = requested_exports(schema, request, canonical)
-        self.columns = tuple(column for _, column in exports)
-        self._numbers = [number for number, _ in exports]
+        self._exports = requested_exports(schema, request, canonical)
+        self.columns = [column for _, column in self._exports]
         self._by_slice = any(column.by_slice for column in self.columns)
         self._owned = owned
         self._strict = request.strict_zero_copy
@@ -86,7 +78,7 @@ class NumpyExport:
         """
         return self._convert(self._given(batch))
 
-    def chunk(self, batch: Any) -> Slicer:
+    def chunk(self, batch: Any) -> Callable[[int, int], Arrays]:
         """Converts a large batch once, to cut batches without common rows out of it.
 
         Python objects are made slice by slice. So are columns with nulls or with lists of different length: the error
@@ -95,7 +87,7 @@ class NumpyExport:
         columns = self._given(batch)
         arrays = self._whole(columns)
         if arrays is None:
-            return lambda start, stop: self(batch.slice(start, stop - start))
+            return lambda start, stop: self._convert(self._given(batch.slice(start, stop - start)))
         if not self._by_slice:
             items = tuple(arrays.items())
             return lambda start, stop: {name: array[start:stop] for name, array in items}
@@ -108,11 +100,8 @@ class NumpyExport:
 
         return mixed
 
-    def whole(self, batch: Any) -> Arrays | None:
-        """Returns the arrays of a large batch, if every batch is only a slice of them."""
-        return None if self._by_slice else self._whole(self._given(batch))
-
     def _whole(self, columns: list[Given]) -> Arrays | None:
+        """Returns the arrays of which those of batches are slices; None where some batches have errors instead."""
         try:
             return self._convert(given for given in columns if not given[0].by_slice)
         except DataError:
@@ -120,7 +109,7 @@ class NumpyExport:
 
     def _given(self, batch: Any) -> list[Given]:
         columns = batch.columns
-        return [(export, columns[number]) for export, number in zip(self.columns, self._numbers, strict=True)]
+        return [(export, columns[number]) for number, export in self._exports]
 
     def _convert(self, columns: Iterable[Given]) -> Arrays:
         arrays: Arrays = {}
@@ -145,25 +134,26 @@ class NumpyExport:
 
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or the reason for a copy."""
-        access = "writable unless a second column has the buffer" if self._owned else "read-only"
-        return self.describe(lambda column: f"zero-copy, {access}")
-
-    def describe(self, fate: Callable[[ColumnExport], str]) -> list[str]:
-        """Returns one line per column, with the fate of each view of Arrow's memory."""
-        fates = (f"copied: {column.copied}" if column.copied else fate(column) for column in self.columns)
+        reasons = [column.copied or self._copied(column) for column in self.columns]
         return [
-            column.describe(text if text.startswith("copied") else text + column.note)
-            for column, text in zip(self.columns, fates, strict=True)
+            column.describe(f"copied: {why}" if why else self._fate(column) + column.note)
+            for column, why in zip(self.columns, reasons, strict=True)
         ]
 
+    def _copied(self, column: ColumnExport) -> str:
+        """Returns why all arrays of a column are copied, although they are views; nothing if they are not."""
+        return ""
 
-class ArraysExport:
+    def _fate(self, column: ColumnExport) -> str:
+        access = "writable unless a second column has the buffer" if self._owned else "read-only"
+        return f"zero-copy, {access}"
+
+
+class ArraysExport(NumpyExport):
     """Turns record batches into what a framework makes of their arrays: the base of other exports.
 
     Raises `SchemaError` for a column whose dtype the framework lacks, as `NumpyExport` does; the message names a way out.
     """
-
-    __slots__ = ("_arrays", "_owned", "_strict")
 
     framework: ClassVar[str]
     """The framework's arrays, for errors."""
@@ -171,16 +161,14 @@ class ArraysExport:
     """The kinds of dtypes that it has (`dtype.kind`), in the usual widths."""
     shared: ClassVar[str]
     """The reason to copy memory that somebody else has."""
-    fate: ClassVar[str] = "zero-copy unless misaligned or shared with a second column"
-    """The fate of other memory, for `explain`."""
+    alignment: ClassVar[int] = 0
+    """It takes memory as it is at a multiple of so many bytes; 0 where the dtype's alignment is enough."""
 
     def __init__(
         self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, canonical: Canonical = None
     ) -> None:
-        self._arrays = NumpyExport(schema, owned=owned, request=request, canonical=canonical)
-        self._owned = owned
-        self._strict = request.strict_zero_copy
-        for column in self._arrays.columns:
+        super().__init__(schema, owned=owned, request=request, canonical=canonical)
+        for column in self.columns:
             dtype = column.dtype
             if dtype.kind not in self.kinds:
                 raise SchemaError(refusal(column.name, column.type, self.framework))
@@ -192,28 +180,19 @@ class ArraysExport:
                 raise SchemaError(copy_refusal(column.name, why))
 
     def __call__(self, batch: Any) -> Any:
-        return self._made(self._arrays(batch))
+        return self._made(super().__call__(batch))
 
     def chunk(self, batch: Any) -> Callable[[int, int], Any]:
         """Converts a large batch once; copies, if there are any, are made slice by slice."""
-        slicer = self._arrays.chunk(batch)
+        slicer = super().chunk(batch)
         return lambda start, stop: self._made(slicer(start, stop))
 
-    def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or the reason for a copy."""
-        return self._arrays.describe(self._fate)
-
-    def _fate(self, column: ColumnExport) -> str:
-        why = self._copied(column)
-        return f"copied: {why}" if why else self.fate
-
     def _copied(self, column: ColumnExport) -> str:
-        """Returns why all arrays of a column are copied, although they are views; nothing if they are not."""
         return "" if self._owned else self.shared
 
-    @staticmethod
-    def _copy(array: NumpyArray) -> NumpyArray:
-        return array.copy()
+    def _fate(self, column: ColumnExport) -> str:
+        misaligned = f" (not at a multiple of {self.alignment} bytes)" if self.alignment else ""
+        return f"zero-copy unless misaligned{misaligned} or shared with a second column"
 
     def _own(self, name: str, array: NumpyArray) -> NumpyArray:
         """Returns an array in memory that nobody else has."""
@@ -221,7 +200,7 @@ class ArraysExport:
             return array
         if self._strict:
             raise DataError(copy_refusal(name, _ALIASED if array.flags.aligned else "misaligned"))
-        return self._copy(array)
+        return aligned_copy(array) if self.alignment else array.copy()
 
     def _made(self, arrays: Arrays) -> Any:
         raise NotImplementedError

@@ -15,11 +15,9 @@ from arrowflow.loaders.export_request import PLAIN, ExportRequest, check_known
 from arrowflow.workarounds.slices import polars_frame
 
 _REFUSED: Final = {
-    "decimal256": "cast it before to pa.decimal128(38, scale) or pa.float64()",
-    "month_day_nano_interval": "drop it, or convert it with map",
-    "run_end_encoded": "decode it with map",
-    "dense_union": "drop it, or convert it with map",
-    "sparse_union": "drop it, or convert it with map",
+    ("decimal256",): "cast it before to pa.decimal128(38, scale) or pa.float64()",
+    ("run_end_encoded",): "decode it with map",
+    ("month_day_nano_interval", "dense_union", "sparse_union"): "drop it, or convert it with map",
 }
 _COPIED: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
     (is_text, "16 bytes a value, Polars keeps views of strings; their bytes are shared"),
@@ -44,8 +42,6 @@ class PolarsExport:
         >>> PolarsExport(batch.schema)(batch)["x"].null_count()
         1
     """
-
-    __slots__ = ("_columns", "_extensions", "_schema")
 
     def __init__(self, schema: Any, *, owned: bool = False, request: ExportRequest = PLAIN) -> None:
         """Decides on every column of `schema`; only the columns of the request have an effect here.

@@ -25,8 +25,6 @@ class SharedEpochs(EpochCounter):
     A copy that comes back to the process of the original is the original itself. So a batch that tells of its epoch, see
     `worker_batch`, also tells the dataset from which the count began.
 
-    The original makes the file, and knows the counter of the dataset; copies are given its path.
-
     Examples:
         >>> import pickle
         >>> epochs = SharedEpochs(PassStart(3))

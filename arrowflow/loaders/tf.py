@@ -15,7 +15,7 @@ from arrowflow.errors import ArrowflowError, PlanError, SchemaError
 from arrowflow.interchange.to_numpy import ColumnExport, Ragged, is_ragged, refusal
 from arrowflow.loaders.base import Loader
 from arrowflow.loaders.export_request import PLAIN, ExportRequest
-from arrowflow.loaders.numpy import Arrays, ArraysExport, aligned_copy, map_arrays
+from arrowflow.loaders.numpy import Arrays, ArraysExport, map_arrays
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.optional import optional
 from arrowflow.plan.node import Node
@@ -29,16 +29,10 @@ if TYPE_CHECKING:
 class TfExport(ArraysExport):
     """Turns record batches of one schema into dicts of what TensorFlow makes tensors of; ragged lists into its own."""
 
-    __slots__ = ("_ragged", "_tf")
-
     framework: ClassVar[str] = "a tensor of TensorFlow"
     kinds: ClassVar[str] = "biufcVO"  # V is bfloat16, O are texts
     shared: ClassVar[str] = "shared: TensorFlow takes memory for its own"
-    fate: ClassVar[str] = (
-        "zero-copy unless misaligned (not at a multiple of 64 bytes) or shared with a second column"
-    )
-
-    _copy = staticmethod(aligned_copy)
+    alignment: ClassVar[int] = 64
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
         """Decides on every column.
@@ -52,7 +46,7 @@ class TfExport(ArraysExport):
 
     def spec(self, rows: int | None) -> dict[str, tf.TypeSpec]:
         """Returns the `element_spec`, where batches have so many rows, or any number for None."""
-        return {column.name: self._spec(column, (rows, *column.row_shape)) for column in self._arrays.columns}
+        return {column.name: self._spec(column, (rows, *column.row_shape)) for column in self.columns}
 
     def _spec(self, column: ColumnExport, shape: tuple[int | None, ...]) -> tf.TypeSpec:
         tf = self._tf

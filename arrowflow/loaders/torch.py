@@ -52,8 +52,6 @@ class TorchExport(ArraysExport):
         tensor([1.5000, 2.0000], dtype=torch.float64)
     """
 
-    __slots__ = ("_bfloats", "_from_numpy", "_is_plain", "_torch")
-
     framework: ClassVar[str] = "a PyTorch tensor"
     shared: ClassVar[str] = "shared: PyTorch has no read-only tensors"
 
@@ -80,7 +78,7 @@ class TorchExport(ArraysExport):
         self._is_plain = not (self._bfloats or request.lists == "ragged")
 
     def chunk(self, batch: Any) -> Callable[[int, int], dict[str, Any]]:
-        arrays = self._arrays.whole(batch) if self._is_plain else None
+        arrays = self._whole(self._given(batch)) if self._is_plain and not self._by_slice else None
         if arrays is not None and all(array.flags.behaved for array in arrays.values()):
             # Each slice is a tensor of its own. Views of one tensor would count each other's changes for autograd.
             from_numpy, items = self._from_numpy, tuple(arrays.items())
@@ -97,9 +95,8 @@ class TorchExport(ArraysExport):
     def _tensor(self, name: str, array: Any) -> Any:
         if isinstance(array, Ragged):
             offsets = self._put(name, array.offsets.astype(np.int64))
-            return self._torch.nested.nested_tensor_from_jagged(
-                self._tensor(name, array.values), offsets=offsets
-            )
+            values = self._tensor(name, array.values)
+            return self._torch.nested.nested_tensor_from_jagged(values, offsets=offsets)
         if not self._bfloats.get(name, True):
             check_bfloat16(name, array)
         tensor = self._put(name, array)

@@ -1,7 +1,6 @@
 """`TorchDataset`: the batches of a dataset for PyTorch's `DataLoader`, with or without worker processes.
 
-One worker, the first one, runs the pipeline, on all cores and bytes of its budgets. All others end at once. So batches,
-their order and states are those of `to_torch`, at any number of workers.
+The first worker alone runs the pipeline: batches, their order and states are those of `to_torch`, at any number of workers.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class TorchDataset(Loader[T]):
         self._moves = -1  # of the place where the latest iterator of this process began
         self._ahead: dict[str, Any] | None = None  # the state, until a batch that was made ahead is delivered
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return torch_dataset, (self._in_worker, self._in_worker, self._counter, self._hand_over)
 
     def __iter__(self) -> Any:
@@ -177,9 +176,8 @@ class TorchDataset(Loader[T]):
             return
         found = _of_dataset(state_dict)
         super().load_state_dict(found, strict=strict)
-        if (
-            found is not state_dict and state_dict[_FINISHED]
-        ):  # without workers its state is that of the next epoch
+        if found is not state_dict and state_dict[_FINISHED]:
+            # Without workers its state is that of the next epoch.
             self.set_epoch(found["epoch"] + (_SNAPSHOT in state_dict))
 
 
@@ -209,18 +207,13 @@ def _check_worker() -> None:
         ) from error
 
 
-def torch_dataset(
-    prepared: Callable[[], Prepared],
-    in_worker: Callable[[], Prepared],
-    counter: SharedEpochs,
-    hand_over: HandOver[Any],
-) -> Any:
-    """Returns a `TorchDataset` that is an `IterableDataset`. Its pickles call this function, too.
+def torch_dataset(*arguments: Any) -> Any:
+    """Returns a `TorchDataset` with these arguments that is an `IterableDataset`. Its pickles call this function, too.
 
     Raises:
         MissingPackageError: PyTorch is not installed.
     """
-    return _iterable_dataset()(prepared, in_worker, counter, hand_over)
+    return _iterable_dataset()(*arguments)
 
 
 @functools.cache

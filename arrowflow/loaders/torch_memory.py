@@ -86,8 +86,6 @@ def _parsed(torch: Any, operator: str, device: Any) -> Any:
 class PinnedExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors in page-locked memory."""
 
-    __slots__ = ("_dtypes",)
-
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest) -> None:
         # `owned` does not matter: the memory is only read.
         super().__init__(schema, owned=False, request=request)
@@ -140,8 +138,6 @@ class Transfer:
 class CudaExport(PinnedExport):
     """Begins to transfer record batches of one schema to a CUDA device."""
 
-    __slots__ = ("_current_stream", "_device", "_stream")
-
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest, device: str) -> None:
         """Decides on every column. A name of a device without a number means the current one."""
         super().__init__(schema, owned=owned, request=request)
@@ -167,8 +163,6 @@ class CudaExport(PinnedExport):
 class MpsExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors on Apple's device."""
 
-    __slots__ = ("_device",)
-
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest, device: str) -> None:
         """Decides on every column.
 
@@ -177,7 +171,7 @@ class MpsExport(TorchExport):
         """
         super().__init__(schema, owned=owned, request=request)
         self._is_plain, self._device = False, device
-        for column in self._arrays.columns:
+        for column in self.columns:
             if column.dtype in (np.float64, np.complex128):
                 raise SchemaError(
                     f"column {column.name!r} makes an array of {column.dtype}, which device='mps' lacks; take "

@@ -15,15 +15,15 @@ import arrowflow as af
 from arrowflow.errors import ArrowflowError, MissingPackageError
 from arrowflow.interchange.to_numpy import Ragged
 from arrowflow.loaders.export_request import ExportRequest
-from arrowflow.loaders.jax import ALIGNMENT, JaxExport
+from arrowflow.loaders.jax import JaxExport
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 
 def aligned(num_bytes: int, *, shift: int = 0) -> pa.Buffer:
     """Zeros at an address that is `shift` more than a multiple of what JAX wants."""
-    whole = np.zeros(num_bytes + 2 * ALIGNMENT, np.uint8)
-    start = -whole.ctypes.data % ALIGNMENT + shift
+    whole = np.zeros(num_bytes + 2 * JaxExport.alignment, np.uint8)
+    start = -whole.ctypes.data % JaxExport.alignment + shift
     return pa.py_buffer(whole[start : start + num_bytes])
 
 

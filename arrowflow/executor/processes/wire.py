@@ -204,11 +204,16 @@ def check_portable(operator: str, fn: Callable[..., Any], name: str) -> None:
     try:
         pack(fn)
     except Exception as error:
-        raise PlanError(
-            f"{operator}: executor='process' sends {name} to worker processes, and it cannot be pickled: "
-            f"{said(error)}; what it refers to (a lock, an open file, a connection) has to be made "
-            "where it is used, such as in the __init__ of a class, of which each worker makes an instance"
-        ) from error
+        sent = f"{operator}: executor='process' sends {name} to worker processes"
+        raise unportable(sent, "it", error) from error
+
+
+def unportable(sent: str, owner: str, error: Exception) -> PlanError:
+    """Returns the error of something that does not pickle: that it is `sent`, and the `owner` of what does not pickle."""
+    return PlanError(
+        f"{sent}, and it cannot be pickled: {said(error)}; what {owner} refers to (a lock, an open file, a connection) has "
+        "to be made where it is used, such as in the __init__ of a class, of which each worker makes an instance"
+    )
 
 
 # ---------------------------------------------------------------------------------- errors

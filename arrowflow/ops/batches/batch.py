@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
@@ -181,6 +182,14 @@ def masked_schema(schema: pa.Schema, mask: str) -> pa.Schema:
     return schema.append(pa.field(mask, pa.bool_()))
 
 
+def masked(batch: pa.RecordBatch, mask: str, real: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """Returns a batch with the column that says which rows are real."""
+    bits = pa.py_buffer(np.packbits(real, bitorder="little"))
+    column = pa.Array.from_buffers(pa.bool_(), len(real), [None, bits])
+    schema = masked_schema(batch.schema, mask)
+    return pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)
+
+
 class BatchKernel(CuttingKernel):
     """Slices batches without a copy; only a batch that crosses a border between chunks is joined."""
 
@@ -221,12 +230,9 @@ class PadKernel(GatherKernel):
     def gather(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the full batch."""
         rows = chunk.num_rows
-        schema = masked_schema(chunk.schema, self._mask)
         if rows < self._size:
             chunk = gathered(chunk, np.minimum(np.arange(self._size, dtype=np.int64), rows - 1))
-        bits = np.packbits(np.arange(self._size) < rows, bitorder="little")
-        real = pa.Array.from_buffers(pa.bool_(), self._size, [None, pa.py_buffer(bits)])
-        return pa.RecordBatch.from_arrays([*chunk.columns, real], schema=schema)
+        return masked(chunk, self._mask, np.arange(self._size) < rows)
 
     def limit(self, chunk: pa.RecordBatch) -> tuple[str, str, str]:
         """See `GatherKernel.limit`."""

@@ -76,11 +76,8 @@ class TorchCoordinator(Coordinator):
     group: Any = None
 
     def __str__(self) -> str:
-        return (
-            "the default process group of torch.distributed"
-            if self.group is None
-            else "the given process group"
-        )
+        default = "the default process group of torch.distributed"
+        return default if self.group is None else "the given process group"
 
     def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
         import torch
@@ -149,7 +146,6 @@ class AgreedStepsKernel(SerialKernel):
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields batches that all ranks have."""
         if not item.chunk.num_rows:  # the start of the lanes
             yield item
         elif self._ends:
@@ -198,10 +194,8 @@ class AgreedStepsKernel(SerialKernel):
                 "answer in time; look at its error, and start all ranks again from their last states"
             ) from error
         if least != -most:
-            here, there = (
-                f"in epoch {place >> 32} at step {place % (1 << 32):,}"
-                for place in (place, -most if least == place else least)
-            )
+            places = place, -most if least == place else least
+            here, there = (f"in epoch {at >> 32} at step {at % (1 << 32):,}" for at in places)
             raise RankError(
                 f"this rank is {here}, another one {there}; all ranks have to make the same steps of the same epoch: call "
                 "set_epoch on all of them, and load states of the same step"

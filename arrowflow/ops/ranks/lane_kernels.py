@@ -12,8 +12,6 @@ borders of steps allow.
 Where batches are padded, the last step is a part of its own. In it a lane that has ended repeats its last row. If that is
 a row of the step before, the positions between the two steps lie before this row, in each lane.
 
-A state of another rank lacks some lanes. Such a lane begins near its place, or at its start.
-
 **Batches** are joined side by side where functions follow `batch`: such a function is called for each lane, so that what it
 makes does not depend on the number of processes. They come in turn where an operator makes batches of unequal size, such as
 `bucket_by_sequence_length`: such a batch is neither cut nor joined.
@@ -65,9 +63,8 @@ class LanesBoundary(BoundaryKernel):
 
     def __post_init__(self) -> None:
         self._epoch = 0
-        self._streams: dict[
-            int, StreamHandle | None
-        ] = {}  # of lanes that were opened; None where one has ended
+        # Of lanes that were opened; None where one has ended.
+        self._streams: dict[int, StreamHandle | None] = {}
         self._starts: list[Position] = [None] * len(self.lanes)
 
     def _stream(self, index: int) -> StreamHandle | None:
@@ -106,14 +103,13 @@ class LanesKernel(LanesBoundary):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._cutters = [WindowCutter(shuffle) for shuffle in self.shuffles]
+        self._cutters: list[WindowCutter] = []
         self._window_rows = max((shuffle.size for shuffle in self.shuffles), default=0)
         # Whether windows end with steps. Then parts end with windows: a window in two parts would be joined twice.
         self._is_aligned = bool(self.shuffles) and not self._window_rows % self.steps.size
         self._held = [Held() for _ in self.lanes]
         # Whether the first row that is held of a lane was put out before: the lane may have to repeat it.
         self._again = [False] * len(self.lanes)
-        self._began = False  # a step was delivered in this epoch
         # Lanes whose error comes after the steps that are complete without it.
         self._failed: dict[int, StreamHandle] = {}
         self._done = 0  # rows of each lane that were put out
@@ -126,11 +122,11 @@ class LanesKernel(LanesBoundary):
         if position is not None:
             at = lanes_of(position)
             self._done = at.step * self.steps.size
-            self._began = at.step > 0
             marks = {mark.lane: mark for mark in at.lanes}
             for index, lane in enumerate(self.lanes):
                 _, before, offset, self._again[index] = marks.get(lane) or self._followed(lane)
                 self._held[index], self._starts[index] = Held(before, offset), before
+        self._cutters = [WindowCutter(shuffle, epoch) for shuffle in self.shuffles]
         for index, cutter in enumerate(self._cutters):
             self._starts[index] = cutter.open(self._starts[index], epoch)
         return None
@@ -185,7 +181,6 @@ class LanesKernel(LanesBoundary):
     # ------------------------------------------------------------------ chunks that come
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Takes a chunk of a lane; yields the parts that are complete now."""
         index = self._index_of(stream)
         for found in self._cutters[index].push(item) if self._cutters else (item,):
             self._held[index].add(found)
@@ -213,9 +208,8 @@ class LanesKernel(LanesBoundary):
             if self._failed and not rows:
                 return
             if rows:
-                self._began = True
                 yield self._put(rows)
-            elif not self._began and not self._is_empty():
+            elif not self._done and not self._is_empty():
                 return
             self.done = not rows or self._done == self.steps.most
 
@@ -311,7 +305,6 @@ class TurnsKernel(LanesBoundary):
         self._number = 0
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the place in each lane; `next_input` opens the streams."""
         self._epoch = epoch
         if position is not None:
             at = lanes_of(position)

@@ -19,11 +19,10 @@ from arrowflow.kernels.cutting import CuttingKernel, Parts
 from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.held import Held, join
 from arrowflow.kernels.items import Item, Origin
-from arrowflow.ops.batches.batch import masked_schema
+from arrowflow.ops.batches.batch import masked
 from arrowflow.ops.order.scatter import reordered
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of
-from arrowflow.plan.position import Position
 from arrowflow.random import Key, permutation
 from arrowflow.recycler import Recycler
 
@@ -65,20 +64,15 @@ class Window:
 class WindowCutter(CuttingKernel):
     """Cuts the rows of one lane into windows, in place of the operator that it ends in."""
 
-    def __init__(self, shuffle: Shuffle) -> None:
+    def __init__(self, shuffle: Shuffle, epoch: int) -> None:
         super().__init__(shuffle.size)
         self._shuffle = shuffle
-        self._epoch = 0
+        self._epoch = epoch
 
     @property
     def held(self) -> Held:
         """The rows of the window that is not whole yet."""
         return self._held
-
-    def open(self, position: Position, epoch: int) -> Position:
-        """Returns the position of the lane before its `shuffle`."""
-        self._epoch = epoch
-        return super().open(position, epoch)
 
     def _cut(self, rows: int) -> Item:
         item = super()._cut(rows)
@@ -121,20 +115,14 @@ class MergeKernel(GatherKernel):
         self._recycler = recycler
 
     def gather(self, chunk: LaneRows, origin: Origin) -> pa.RecordBatch:
-        real = None
+        real = np.ones(chunk.num_rows, np.bool_)
         if min(chunk.counts) < chunk.rows:
             merged, real = self._filled(chunk)
         elif self._of_windows:
             merged = merged_windows(chunk.chunks, min(self._step_rows, chunk.rows), self._recycler)
         else:
             merged = self._merged(chunk)
-        if self._mask is None:
-            return merged
-        schema = masked_schema(merged.schema, self._mask)
-        real = np.ones(merged.num_rows, np.bool_) if real is None else real
-        bits = pa.py_buffer(np.packbits(real, bitorder="little"))
-        mask = pa.Array.from_buffers(pa.bool_(), len(real), [None, bits])
-        return pa.RecordBatch.from_arrays([*merged.columns, mask], schema=schema)
+        return merged if self._mask is None else masked(merged, self._mask, real)
 
     def limit(self, chunk: LaneRows) -> tuple[str, str, str]:
         return f"{chunk.num_rows:,} rows of all lanes cannot be joined", "them", "use a smaller batch_size"

@@ -1,11 +1,9 @@
 """`split_by_rank`: each of several processes delivers its part of the same batches.
 
-When a plan is bound, the operator decides between two ways to run it. The plan without it is the truth for both.
+A plan runs in parts where every operator before the batches is local: in lanes, see `arrowflow.plan.lane`. Every other
+plan runs whole (`whole.py`). The plan without the operator is the truth for both.
 
-* **In parts**, where every operator before the batches is local. The plan runs in lanes, see `arrowflow.plan.lane`.
-* **Whole**, for every other plan: each process runs all of it, and takes its rows of each batch: `whole.py`.
-
-In both cases the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
+When a plan is bound, the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
 padded for the rows that a process delivers, to the same result. In parts, three things may then be right before it:
 
 * `batch`. Lanes run the plan before it, and their rows are merged.
@@ -34,11 +32,11 @@ from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_p
 from arrowflow.ops.ranks.lane_kernels import PART_BYTES, PARTS_IN_BUDGET, LanesKernel, TurnsKernel
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import Rank, found_rank
-from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of, ways_to_count
+from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of, uncounted, ways_to_count
 from arrowflow.ops.ranks.whole import ShareOfBatches, share_of_batches
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.ops.rows.take import Take
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import ResolvedOptions, check_choice
 from arrowflow.plan.access import RowAccess, position_behind
 from arrowflow.plan.lane import FOREVER, InLanes, Lane, Obstacle, dealt_rows, in_lane
 from arrowflow.plan.node import BindContext, Count, Node
@@ -98,8 +96,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             )
         if any(isinstance(node, cls) for node in post_order(below)):
             raise PlanError("split_by_rank: the plan is split by rank already; leave one of the two out")
-        if how is not None and how not in get_args(How):
-            raise PlanError(f"split_by_rank: how is 'parts', 'whole' or None, got {shown(how)}")
+        check_choice("split_by_rank", "how", how, (*get_args(How), None))
         found = found_rank(rank, world_size)
         if lanes is not None:
             if how == "whole":
@@ -151,9 +148,8 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         plan = push_row_ranges(inputs[0])
         lanes: int | Obstacle | None = None
         if self.how != "whole":
-            lanes = lanes_of_plan(
-                plan, self.lanes, self.process.world_size, small_windows=self.how == "parts"
-            )
+            given = self.how == "parts"
+            lanes = lanes_of_plan(plan, self.lanes, self.process.world_size, small_windows=given)
         if isinstance(lanes, int):
             return dataclasses.replace(self, how="parts", lanes=lanes)._before(plan)
         if self.how == "parts":
@@ -201,33 +197,27 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
 
     # ------------------------------------------------------------------ lanes
 
-    def _lane(self, number: int) -> Node:
-        """Returns the plan of a lane: before `batch` where its rows are merged."""
+    def lane_plan(self, number: int) -> Node:
+        """Returns the plan of a lane: before `batch` where its rows are merged, else with all that makes its batches."""
         assert self.lanes is not None
         batch, step_rows = self._batch, (batch_rows(self.inputs[0]) or 0) // self.lanes
         plan = self.inputs[0] if batch is None else batch.inputs[0]
         # A cache keeps the rows that a lane has in epoch 0. Beside one, no remainder goes to another lane in another epoch.
         rotating = 0 if dealt_caches(plan) else dealt_rows(plan)
-        return in_lane(plan, Lane(number, self.lanes, step_rows, turns=((FOREVER, rotating),)))
+        lane = in_lane(plan, Lane(number, self.lanes, step_rows, turns=((FOREVER, rotating),)))
+        return self._even(lane) if batch is None and self._joins else lane
 
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
         """The `shuffle` of each of its own lanes, if lanes end in one and their rows are merged."""
-        batch = self._batch
-        if batch is None or not isinstance(batch.inputs[0], Shuffle):
-            return ()
-        lanes = map(self._lane, self.own_lanes)
+        ends = self._batch is not None and isinstance(self._batch.inputs[0], Shuffle)
+        lanes = map(self.lane_plan, self.own_lanes if ends else ())
         return tuple(lane for lane in lanes if isinstance(lane, Shuffle))
-
-    def lane_plans(self, numbers: Sequence[int]) -> tuple[Node, ...]:
-        """Returns the plans of some lanes, each with all that it does before its rows are merged or its batches come."""
-        plans = map(self._lane, numbers)
-        return tuple(map(self._even, plans) if self._batch is None and self._joins else plans)
 
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
-        plans = self.lane_plans(self.own_lanes)
-        return tuple(plan.inputs[0] for plan in plans) if self._shuffles else plans
+        before_shuffles = tuple(shuffle.inputs[0] for shuffle in self._shuffles)
+        return before_shuffles or tuple(map(self.lane_plan, self.own_lanes))
 
     def position_at(self, step: int, epoch: int) -> Position:
         """Returns the number of steps, from which the places of lanes follow where their rows are merged."""
@@ -242,7 +232,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
                 "from its steps, unless batch comes last; merge the states of all ranks by af.merge_states"
             )
         rows = step * (batch.size // (self.lanes or 1))
-        return [lane for lane in lanes if position_behind(self._lane(lane), rows, 0) is None]
+        return [lane for lane in lanes if position_behind(self.lane_plan(lane), rows, 0) is None]
 
     @property
     def _rows_to_deal(self) -> Count:
@@ -257,18 +247,13 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         assert self.lanes is not None
         size = 1 if batch is None else batch.size // self.lanes
         if batch is None and isinstance(rows, int):  # each lane makes as many batches, of as many rows
-            each = count(self._even(self._lane(0)))[1]
+            each = count(self.lane_plan(0))[1]
             rows = self.lanes * each if isinstance(each, int) else each
-        return steps_of(
-            rows,
-            self.lanes,
-            size,
-            pads=batch is not None and batch.mask is not None,
-            drops=self._drops,
-            given=self.equal_steps,
-            alone=self.process.world_size == 1 or self.coordinator is not None,
-            ways=lambda: () if batch is None else ways_to_count(batch.inputs[0]),
-        )
+        agrees = self.process.world_size == 1 or self.coordinator is not None
+        if rows is None and (self.equal_steps is None or not agrees):
+            raise uncounted(() if batch is None else ways_to_count(batch.inputs[0]), agrees=agrees)
+        pads = batch is not None and batch.mask is not None
+        return steps_of(rows, self.lanes, size, pads=pads, drops=self._drops)
 
     def _even(self, plan: Node) -> Node:
         """Returns a lane whose batches are as many, and as long, as those of all others: of its first rows, if it has more."""
@@ -286,7 +271,6 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         return (steps.most - steps.most % steps.size * steps.drops) * len(self.own_lanes)
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
-        """Returns the batches of this rank, the same number as those of every other one."""
         steps = self.steps()
         if steps.most is None:
             return None
@@ -317,7 +301,6 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         return AgreedSteps(coordinator=self.coordinator, ends=steps.most is None).on(plan)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
         steps, batch, lanes, shuffles = self.steps(), self._batch, self.own_lanes, self._shuffles
         collects = any(node.traits.collects for node in post_order(self.inputs[0]))
         facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
@@ -365,7 +348,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             drop_remainder=batch.drop_remainder,
             width=width,
             part_bytes=part_bytes,
-            behind=lambda lane, rows, epoch: position_behind(self._lane(lane), rows, epoch),
+            behind=lambda lane, rows, epoch: position_behind(self.lane_plan(lane), rows, epoch),
             shuffles=shuffles,
             collects=collects,
         )

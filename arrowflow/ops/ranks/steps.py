@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from arrowflow.errors import DataError, PlanError
 from arrowflow.ops.columns.column_program import ColumnOperator
@@ -16,9 +15,6 @@ from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order
 
 EqualSteps = Literal["drop"]
-_COORDINATOR: Final = (
-    "coordinator= (a process group of torch.distributed, or an object with all_min(numbers))"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +26,20 @@ class Steps:
         drops: Whether a short last step is left out.
         most: The number, the same for all lanes; None where lanes deliver until the first of them ends.
         least: The number that each lane has without repeats; 0 where only a run tells.
-        lost: Rows, or batches, that are left out.
-        added: Rows that fill up the last step: there lanes repeat their last row.
+        added: Rows that fill up the last step, where lanes repeat their last row; as a negative number, rows or batches that
+            are left out.
     """
 
     size: int
     drops: bool
     most: int | None = None
     least: int = 0
-    lost: int = 0
     added: int = 0
 
     @property
     def filled_from(self) -> int | None:
         """Rows of each lane before the step that is filled up; None where there is none."""
-        return None if self.most is None or not self.added else self.most - self.size
+        return None if self.most is None or self.added <= 0 else self.most - self.size
 
     @property
     def repeats_from(self) -> int | None:
@@ -54,61 +49,43 @@ class Steps:
     def facts(self, *, of_rows: bool) -> tuple[str, ...]:
         """Returns what equal steps cost, for `explain`."""
         what = "rows" if of_rows else "batches"
-        if self.lost:
-            return (f"equal steps leave out {self.lost:,} {what} of an epoch",)
-        if self.added:
-            return (f"equal steps add {self.added:,} repeated {what} to an epoch",)
-        return ()
+        if self.added < 0:
+            return (f"equal steps leave out {-self.added:,} {what} of an epoch",)
+        return (f"equal steps add {self.added:,} repeated {what} to an epoch",) if self.added else ()
 
 
-def steps_of(
-    total: Count,
-    lanes: int,
-    size: int,
-    *,
-    pads: bool,
-    drops: bool,
-    given: EqualSteps | None,
-    alone: bool,
-    ways: Callable[[], Sequence[str]] = tuple,
-) -> Steps:
+def steps_of(total: Count, lanes: int, size: int, *, pads: bool, drops: bool) -> Steps:
     """Returns what each of the lanes of all ranks delivers, which have `total` rows or batches, equally many up to one.
 
-    Args:
-        total: None where only a run tells.
-        pads: Whether the last step is filled up.
-        given: The choice of the user.
-        alone: Whether this process sees itself where the lanes end, or agrees on it with the others.
-        ways: Ways to tell the number before a run that this plan has, for a message.
-
-    Raises:
-        PlanError: The lanes may end at different steps, and nothing tells all ranks when.
+    `pads` tells whether the last step is filled up.
     """
     if not isinstance(total, int):
-        endless = total == math.inf
-        unknown = "split_by_rank: how many rows reach its batches is only known when they have come"
-        if not endless and (given is None or not alone):
-            effect = (
-                "the lanes in which the plan runs may end at different steps"
-                if alone
-                else "the processes could end at different steps and wait for each other for ever"
-            )
-            more = (
-                "; more than one process also needs coordinator=)"
-                if alone
-                else f") together with {_COORDINATOR}"
-            )
-            known = ['how="whole" (each process runs the whole plan)', *ways()]
-            raise PlanError(
-                f"{unknown}, so that {effect}; write one of these: {'; '.join(known)}; "
-                f'equal_steps="drop" (the epoch ends with the first lane that ends{more}'
-            )
         return Steps(size, drops)
-    least, rest = divmod(total, lanes)
-    if not pads:
-        return Steps(size, drops, least, least, lost=rest)
-    most = -(-total // (lanes * size)) * size
-    return Steps(size, drops, most, least, added=most * lanes - total)
+    least = total // lanes
+    most = -(-total // (lanes * size)) * size if pads else least
+    return Steps(size, drops, most, least, most * lanes - total)
+
+
+def uncounted(ways: Sequence[str], *, agrees: bool) -> PlanError:
+    """Returns the error of lanes that may end at different steps, of which nothing tells all ranks.
+
+    Args:
+        ways: Ways to tell the number of rows before a run that this plan has.
+        agrees: Whether this process sees itself where the lanes end, or agrees on it with the others.
+    """
+    if agrees:
+        effect = "the lanes in which the plan runs may end at different steps"
+        more = "; more than one process also needs coordinator=)"
+    else:
+        effect = "the processes could end at different steps and wait for each other for ever"
+        group = "a process group of torch.distributed, or an object with all_min(numbers)"
+        more = f") together with coordinator= ({group})"
+    known = ['how="whole" (each process runs the whole plan)', *ways]
+    return PlanError(
+        "split_by_rank: how many rows reach its batches is only known when they have come, so that "
+        f"{effect}; write one of these: {'; '.join(known)}; "
+        f'equal_steps="drop" (the epoch ends with the first lane that ends{more}'
+    )
 
 
 def ways_to_count(plan: Node) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from arrowflow.plan.lane import InLanes, Obstacle
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
+from arrowflow.plan.walk import fold
 
 _LOGGER: Final = logging.getLogger("arrowflow")
 
@@ -81,7 +82,6 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
         return before.size if isinstance(before, Batch) else None
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows of this rank, where the batches are known."""
         rows, size = inputs[0], self._size
         if self.process.world_size == 1 or not isinstance(rows, int):
             return rows
@@ -135,10 +135,8 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
 
     def facts(self) -> tuple[str, ...]:
         """Returns how the plan runs and why, for `explain` and the log."""
-        takes = (
-            "takes its rows of each batch" if self.cuts else f"takes one batch in {self.process.world_size}"
-        )
-        facts = (f"each process runs the whole plan and {takes}: {self.why}",)
+        taken = "its rows of each batch" if self.cuts else f"one batch in {self.process.world_size}"
+        facts = (f"each process runs the whole plan and takes {taken}: {self.why}",)
         advice = "is called for all rows: with keeps_rows=True and no seed, for those of the process alone"
         return (*facts, f"{self.calls_all} {advice}") if self.calls_all else facts
 
@@ -155,7 +153,7 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
         PlanError: A batch has not a row for each rank.
     """
     plan, world_size = in_order(plan), share.process.world_size
-    cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
+    cuts = fold(plan, _is_of_batches)
     above: list[Node] = []
     while _treats_batches(plan, cuts):
         above.append(plan)
@@ -200,13 +198,9 @@ def _treats_rows(node: Node) -> bool:
     return alone and (not traits.opaque or (traits.local and node.arguments().get("seed") is None))
 
 
-def _makers(plan: Node) -> Iterator[Node]:
-    """Yields the operators that make the batches of a plan, one for each input that it joins."""
-    if plan.traits.borders is not Borders.KEEP:
-        yield plan
-        return
-    for child in plan.inputs:
-        yield from _makers(child)
+def _is_of_batches(node: Node, inputs: Sequence[bool]) -> bool:
+    """Whether `batch` makes the batches of a plan, of all inputs that it joins."""
+    return all(inputs) if node.traits.borders is Borders.KEEP else isinstance(node, Batch)
 
 
 class ShareKernel(SerialKernel):
@@ -223,12 +217,10 @@ class ShareKernel(SerialKernel):
         self._own: Item | None = None  # of the round
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Goes on behind a batch, or begins."""
         self._began = position is not None
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the rank's rows of a batch; or its batch at the end of a round, where all ranks have one."""
         rows, process = item.chunk.num_rows, self._process
         if process.world_size == 1:
             yield item
