@@ -193,6 +193,7 @@ def _rewrite(source: Path, target: Path) -> None:
         compression="zstd",
         sort=[],
         fixed=[],
+        partition_by=[],
         format=None,
         overwrite=False,
         as_json=True,
