@@ -274,10 +274,10 @@ class Dataset:
                 prepared.bound.schema,
                 [" ".join(" ".join(_shown_count(*prepared.known_count)).split())],
             )
-        names = [] if foreseen is None else foreseen.names
+        columns = [(name, "") for name in ([] if foreseen is None else foreseen.names)]
         if schema is not None:
-            names = [f"{field.name}: {field.type}" for field in schema]
-        return glance(self.diagram(), about, names, None if schema is None else self._first_rows())
+            columns = [(field.name, str(field.type)) for field in schema]
+        return glance(self.diagram(), about, columns, None if schema is None else self._first_rows())
 
     def _first_rows(self) -> pa.Table | None:
         """Returns five rows, where at most one row group has to be read for them, and no function called."""

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,27 @@ def test_each_public_name_is_in_the_reference_once() -> None:
         for name in re.findall(r"^::: arrowflow\.(\S+)$", page.read_text(encoding="utf-8"), re.M)
     ]
     methods = [f"Dataset.{name}" for name in vars(af.Dataset) if not name.startswith("_")]
-    assert sorted(shown) == sorted({*af.__all__, *methods, "testing"})
+    wanted = {*af.__all__, *methods, "testing"}
+    lacking, unknown = wanted.difference(shown), set(shown) - wanted
+    assert not lacking and not unknown, f"docs/reference: no line `::: arrowflow.…` of {lacking}; no {unknown}"
+    assert len(shown) == len(wanted), f"twice: {[name for name in shown if shown.count(name) > 1]}"
+
+
+def test_links_that_lead_to_the_repository_lead_to_files_of_it() -> None:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    config = SimpleNamespace(docs_dir=str(ROOT / "docs"), extra={"source": "repository"})
+    found = []
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=str(path.relative_to(ROOT / "docs"))))
+        shown = hooks.on_page_markdown(path.read_text(encoding="utf-8"), page=page, config=config)
+        found += re.findall(r"\]\(repository/blob/main/([^)#]+)", shown)
+        out = re.findall(r"\]\((\.\./[^)#]+)", shown)
+        assert all((path.parent / link).resolve().is_relative_to(ROOT / "docs") for link in out), path
+    assert "examples/ddp.py" in found
+    assert [link for link in found if not (ROOT / link).exists()] == []
 
 
 @pytest.mark.slow

@@ -173,7 +173,8 @@ def described(columns: Columns, rows: int) -> pl.DataFrame:
         if column.quantiles is not None and of.count:
             quartiles = column.quantiles.at([0.25, 0.5, 0.75]).tolist()
             numbers = [of.mean, of.std, of.least, *quartiles, of.greatest]
-        distinct = None if column.distinct is None else float(column.distinct.count)
+        # A sketch of many values may estimate more of them than there are.
+        distinct = None if column.distinct is None else float(min(column.distinct.count, of.count))
         shown[name] = [float(of.count), float(rows - of.count), *numbers, distinct]
     label = "statistic"
     while label in shown:

@@ -22,19 +22,21 @@ SHOWN: Final = ("rows", "rows_per_second", "waiting_share", "ledger_peak_bytes")
 _TILE: Final = "border:1px solid;border-color:rgba(128,128,128,.5);border-radius:.4em;padding:.3em .7em"
 
 
-def glance(diagram: str, about: Sequence[str], names: Sequence[str], rows: pa.Table | None) -> str:
+def glance(
+    diagram: str, about: Sequence[str], columns: Sequence[tuple[str, str]], rows: pa.Table | None
+) -> str:
     """Returns what a notebook shows of a dataset.
 
     Args:
         diagram: Its plan as SVG.
         about: Lines of text, as the number of rows.
-        names: Its columns, with their types where these are known.
+        columns: Its columns, each with its type, which is empty if it is not known.
         rows: The first rows, or None.
     """
     parts = [f"<div><b>Dataset</b><div>{diagram}</div>", *(f"<div>{safe(text)}</div>" for text in about)]
-    parts += _table(names[:MAX_COLUMNS], rows)
-    if len(names) > MAX_COLUMNS:
-        parts.append(f"<div>and {len(names) - MAX_COLUMNS:,} more columns</div>")
+    parts += _table(columns[:MAX_COLUMNS], rows)
+    if len(columns) > MAX_COLUMNS:
+        parts.append(f"<div>and {len(columns) - MAX_COLUMNS:,} more columns</div>")
     return "".join([*parts, "</div>"])
 
 
@@ -55,20 +57,17 @@ def glance_at_run(title: str, statistics: Statistics | None) -> str:
     )
 
 
-def _table(names: Sequence[str], rows: pa.Table | None) -> Iterator[str]:
-    if not names:
+def _table(columns: Sequence[tuple[str, str]], rows: pa.Table | None) -> Iterator[str]:
+    if not columns:
         return
     yield '<div style="overflow-x:auto"><table><thead><tr>'
-    for name in names:
-        column, _, kind = name.rpartition(": ")
-        # Of an unknown type the name is all there is.
-        yield f'<th scope="col">{safe(column or kind)}'
-        yield f"<br><small>{safe(kind)}</small></th>" if column else "</th>"
+    for name, type in columns:
+        yield f'<th scope="col">{safe(name)}'
+        yield f"<br><small>{safe(type)}</small></th>" if type else "</th>"
     yield "</tr></thead><tbody>"
     if rows is not None:
-        columns = [rows.column(place) for place in range(len(names))]
         for number in range(rows.num_rows):
-            cells = (safe(_short(column[number])) for column in columns)
+            cells = (safe(_short(rows.column(place)[number])) for place in range(len(columns)))
             yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
     yield "</tbody></table></div>"
 

@@ -65,8 +65,8 @@ class Traits:
         local: Treats a row by that row alone, or by neighbours that are free by its definition, as in a `shuffle`. So does
             every operator that is `one_to_one` or `drops_rows`. Only local operators run in lanes, see `arrowflow.plan.lane`.
         collects: Sees all rows of its input before it puts out the first one.
-        in_turn: Makes rows of each split of its input after the other, and keeps none back for later splits. So does every
-            operator that is `one_to_one`, `drops_rows` or `counts_alone`. See `Node.rows_again`.
+        in_turn: Makes rows of each split of its input after the other, keeps none back for later splits, and its position is
+            never earlier than the start of the split. So does every operator that is `one_to_one`, `drops_rows` or `counts_alone`. See `Node.rows_again`.
         row_sizes: Its fields that count the rows of a buffer or a batch; each lane has its part of them.
         names_files: Its rows are the paths of files, so that a function of them opens one for each row.
         once: Runs its inputs once for all epochs, as a cache does.

@@ -32,7 +32,14 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "where",
-    ["price > 1", "name IN ('a', 'b') AND day < DATE '2024-01-02'", "price IS NULL OR name LIKE '%b'"],
+    [
+        "price > 1",
+        "price >= 0.5",
+        "price = 1.5",
+        "price * 1.5 - 0.5 > 1",
+        "name IN ('a', 'b') AND day < DATE '2024-01-02'",
+        "price IS NULL OR name LIKE '%b'",
+    ],
 )
 def test_where_means_what_sql_means(where: str, file: Path, run: Callable[..., Any]) -> None:
     lines = run("head", file, "--where", where, "--columns", "name, price", "--json").stdout.splitlines()

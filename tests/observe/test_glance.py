@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import xml.etree.ElementTree as ET
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,12 @@ def test_a_look_counts_no_epoch_and_wide_tables_are_cut() -> None:
     assert "rows 1 in 1 batch" in dataset._repr_html_()
     loader = dataset.to_numpy()
     assert loader.state_dict()["epoch"] == 0
+
+
+def test_a_column_has_its_whole_name_and_type() -> None:
+    type = pa.list_(pa.field("element", pa.float32()), 2)
+    shown = af.from_arrow(pa.table({"a: b": pa.array([[1.0, 2.0]], type)}))._repr_html_()
+    assert f'<th scope="col">a: b<br><small>{escape(str(type))}</small></th>' in shown
 
 
 def test_a_loader_shows_the_first_lines_of_its_report() -> None:

@@ -77,7 +77,7 @@ _FAMILIES: Final = {
     "StructExpr": "FieldByName RenameFields PrefixFields SuffixFields JsonEncode WithFields Drop",
     "Range": "IntRanges DateRanges DatetimeRanges TimeRanges LinearSpaces",
     "Business": "IsBusinessDay AddBusinessDay BusinessDayCount",
-    "Sql": "IsIn",
+    "Sql": "IsIn Binary",
     "Categorical": "StartsWith EndsWith LenBytes LenChars Slice Physical",
 }
 _ALLOWED: Final = {family: frozenset(names.split()) for family, names in _FAMILIES.items()}
