@@ -31,7 +31,9 @@ def test_each_public_name_is_in_the_reference_once() -> None:
     methods = [f"Dataset.{name}" for name in vars(af.Dataset) if not name.startswith("_")]
     wanted = {*af.__all__, *methods, "testing"}
     lacking, unknown = wanted.difference(shown), set(shown) - wanted
-    assert not lacking and not unknown, f"docs/reference: no line `::: arrowflow.…` of {lacking}; no {unknown}"
+    assert not lacking and not unknown, (
+        f"docs/reference: no line `::: arrowflow.…` of {lacking}; no {unknown}"
+    )
     assert len(shown) == len(wanted), f"twice: {[name for name in shown if shown.count(name) > 1]}"
 
 
