@@ -325,15 +325,17 @@ class Engine(Run):
         """Returns the states of all threads and stages, a line each: for a run that hangs. Takes no lock."""
         ready, ledger = self.pool.ready, self.ledger
         lines = [
-            f"stopped {self.stopped}, ledger {ledger.used:,} of {ledger.budget:,} bytes, tokens {self.pool.tokens:g}",
+            f"stopped {self.stopped}, ledger {ledger.used:,} of {ledger.budget:,} bytes, tokens {self.pool.tokens:g}, "
+            f"{self.pool.coming} threads come to look",
             f"consumer {self.consumer.state.name}, hurries {self.consumer.hurries}, in {self.consumer.operators}",
         ]
         lines += [f"{one.name} {one.state.name}, in {one.operators}" for one in list(self.pool.threads)]
         lines += [f"{home.name} has {home.instance!r}" for home in list(self.lender.homes)]
+        room = cores.allowance(self) - self.pool.tokens
         for stage in list(ready.stages()):
             noted = "" if stage.stream is self.root else f", stream noted {stage.stream.noted}"
             lines.append(
-                f"{'+'.join(stage.plan.titles)}: {_in_words(stage.look())}; {stage.running} calls run, "
+                f"{'+'.join(stage.plan.titles)}: {_in_words(stage.look(room))}; {stage.running} calls run, "
                 f"{stage.undelivered} undelivered, {stage.turn_chunks} chunks wait for their turn, {len(stage.out)} ready{noted}"
             )
         return "\n".join(lines)

@@ -53,6 +53,7 @@ class Pool:
         idle: The cores that they leave.
         threads: All workers.
         ready: The streams to look at for work.
+        coming: Threads that were woken or started and have not looked for work yet: while there are any, none is woken.
     """
 
     def __init__(self, engine: Run, max_workers: int, *, on_demand: bool) -> None:
@@ -70,7 +71,7 @@ class Pool:
         # threads, also a thread that only now begins to wait. A release too many ends the next wait early, and the
         # waiter looks and waits again.
         self._parked: deque[Worker] = deque()
-        self._coming = 0  # threads that were woken or started and have not looked for work yet
+        self.coming = 0
         self._watch: Worker | None = None  # the last one; it is WATCHING or was
         self._guard: Worker | None = None  # the last one; it is GUARDING or was
         self._look_seconds = FIRST_LOOK_SECONDS
@@ -124,7 +125,7 @@ class Pool:
 
         A thread that was called and has not looked yet will find the work, and then call the next thread itself.
         """
-        if self._coming:
+        if self.coming:
             return
         if self._parked:
             if self.pick() is not None or self._wants_watch():
@@ -157,10 +158,10 @@ class Pool:
 
     def _call(self, worker: Worker) -> None:
         worker.state = WorkerState.CALLED
-        self._coming += 1
+        self.coming += 1
 
     def _arrive(self, worker: Worker) -> None:
-        self._coming -= worker.state is WorkerState.CALLED
+        self.coming -= worker.state is WorkerState.CALLED
         worker.state = WorkerState.AWAKE
 
     def wake_all(self) -> None:
@@ -337,7 +338,7 @@ class Pool:
 
     def guard(self) -> None:
         """Sees to it that a worker is there to notice if a function that the consumer calls blocks."""
-        if not self._coming and self.ready.cost_is_measured and not _is(self._guard, WorkerState.GUARDING):
+        if not self.coming and self.ready.cost_is_measured and not _is(self._guard, WorkerState.GUARDING):
             if self._parked:
                 self._unpark_one()
             else:
