@@ -100,6 +100,13 @@ def test_pandas_reads_its_index_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.index, [0, 1])
 
 
+@pytest.mark.parametrize("geo", [b"{}", b"[]", b"no JSON", b'{"columns": []}', b'{"columns": {"shape": 1}}'])
+def test_what_is_no_metadata_of_geoparquet_is_kept_as_it_is(geo: bytes, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}).replace_schema_metadata({"geo": geo}), tmp_path / "a.parquet")
+    af.read_parquet(tmp_path / "a.parquet").write_parquet(tmp_path / "out")
+    assert stored(tmp_path / "out", "write_parquet").metadata[b"geo"] == geo
+
+
 def test_a_plan_without_sources_of_metadata(tmp_path: Path) -> None:
     af.range(2).write_ipc(tmp_path / "out")
     assert not stored(tmp_path / "out", "write_ipc").metadata

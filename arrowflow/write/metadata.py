@@ -55,7 +55,7 @@ def _described(field: pa.Field, source: pa.Schema) -> pa.Field:
 
 def _of_columns(value: bytes) -> bytes:
     """Returns what GeoParquet says of columns, without what it says of the rows of one file."""
-    with suppress(ValueError, TypeError, AttributeError):
+    with suppress(ValueError, TypeError, AttributeError, KeyError):
         told: dict[str, Any] = json.loads(value)
         for column in told["columns"].values():
             column.pop("bbox", None)

@@ -157,12 +157,17 @@ def test_arrays_without_a_type_are_lists_of_their_shape() -> None:
         ([image, None], fixed),
         ([[image], [], [image, image]], pa.list_(fixed)),
         ([{"a": image}, None], pa.struct({"a": fixed})),
+        ([image[:0], None], pa.list_(pa.list_(pa.uint8(), 3), 0)),
+        ([image[:, :0]], pa.list_(pa.list_(pa.uint8(), 0), 2)),
+        ([[image[:0]] * 2], pa.list_(pa.list_(pa.list_(pa.uint8(), 3), 0))),
     ]
     for values, type in cases:
         batch = batch_from_rows([{"x": value} for value in values], ["x"], None, "fn")
         assert batch.column(0).type == type
     with pytest.raises(SchemaError, match=r"arrays of several shapes.*schema="):
         batch_from_rows([{"x": image}, {"x": image[:1]}], ["x"], None, "fn")
+    with pytest.raises(SchemaError, match=r"arrays of several shapes.*schema="):
+        batch_from_rows([{"x": image[:0]}, {"x": image}], ["x"], None, "fn")
 
 
 # ---------------------------------------------------------------- nothing is lost without a word
