@@ -31,6 +31,7 @@ _LINES: Final = "lines of other lengths"
 """The hint that there are some."""
 
 _NO_TEXT: Final = "invalid UTF8 data"
+_OTHER_LENGTH: Final = " columns, got "
 _VALUE: Final = re.compile(r"invalid value '(.*)'")
 _NULL_WORDS: Final = frozenset(
     ["na", "n/a", "#n/a", "nan", "null", "none", "nil", "\\n", "-", "--", "?", "."]
@@ -248,6 +249,16 @@ class CsvFormat(TextFormat):
         if word is None or word[1].lower() not in _NULL_WORDS:
             return advice
         return f"{advice}; if {word[1]!r} means null, pass null_values={[*self.null_values, word[1]]}"
+
+    def cure(self, text: str) -> str:
+        """See `TextFormat.cure`."""
+        cure = TextFormat.cure(self, text)
+        if _OTHER_LENGTH not in text:
+            return cure
+        return (
+            "where fields have another separator pass delimiter=; where other lines stand in front of the header, skip_rows=; "
+            f"truncate_ragged_lines=True fills short lines with nulls and cuts long ones; else {cure}"
+        )
 
     def _delimiter(self, file: File) -> str:
         if self.delimiter is not None:

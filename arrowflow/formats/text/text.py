@@ -462,7 +462,7 @@ class TextFormat(Format):
             text = _ROW.sub(partial(self._row, rows_before), str(error).strip()[:500])
             if self.is_misfit(text):
                 raise SchemaError(f"{text}; {self.advice(text)}") from error
-            raise SourceError(f"{text}; the file is malformed: write it anew, or leave it out") from error
+            raise SourceError(f"{text}; {self.cure(text)}") from error
 
     def _row(self, rows_before: int, found: re.Match[str]) -> str:
         """Returns the row of the file, counted from 1, for a row of a block."""
@@ -471,6 +471,10 @@ class TextFormat(Format):
     def advice(self, text: str) -> str:
         """Returns what to do about a value that does not have the type of its column."""
         return _MISFIT
+
+    def cure(self, text: str) -> str:
+        """Returns what to do about text that cannot be parsed."""
+        return "the file is malformed: write it anew, or leave it out"
 
     @abstractmethod
     def is_misfit(self, text: str) -> bool:
