@@ -484,6 +484,10 @@ def test_formats_that_others_read_are_told_their_way() -> None:
         f"read: there is no format 'excel'; known formats: {KNOWN}; write `af.from_arrow(pl.read_excel(path))`"
     )
     assert (
+        told(lambda: af.read("x", format="delta"))
+        == f"read: there is no format 'delta'; known formats: {KNOWN}; write `af.read_delta(…)`"
+    )
+    assert (
         told(lambda: af.read("x", format="parket"))
         == "read: there is no format 'parket'; did you mean 'parquet'?"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from os import PathLike
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 import polars as pl
 import pyarrow as pa
@@ -140,8 +140,11 @@ def _format_of(format: object, paths: Any) -> Format:
 
 
 def _other_way(format: str) -> str:
-    code = OF_LIBRARY.get(f"read_{format}")
+    code = f"`af.read_{format}(…)`" if format in _TABLES else OF_LIBRARY.get(f"read_{format}")
     return "" if code is None else f"; write {code}"
+
+
+_TABLES: Final = ("delta", "iceberg", "lance")
 
 
 class ReadArguments(TypedDict, total=False):
