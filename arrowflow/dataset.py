@@ -28,6 +28,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow import run
+from arrowflow.clock import WallClock
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
@@ -55,6 +56,7 @@ from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, 
 from arrowflow.observe.diagram import diagram
 from arrowflow.observe.glance import glance
 from arrowflow.observe.guessed_names import OF_DATASET, no_attribute
+from arrowflow.observe.progress import ProgressBar
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
 from arrowflow.ops.batches.group_by_window import GroupByWindow
@@ -2982,16 +2984,30 @@ class Dataset:
         """Adds all rows of epoch 0 to some columns, and returns how many there were."""
         plan = Select.named_by(operator, self._plan, as_given(tuple(columns)))
         batches = Dataset(plan).batch(batch_rows(columns))
+        bar, found, clock = None, 0, WallClock()
         try:
-            counted = batches.map(
+            prepared = self._ready()
+            if prepared.options.progress:  # the run's own bar would count parts
+                batches = batches.with_options(Options(progress=False))
+                total = prepared.num_rows
+                bar = ProgressBar(total if isinstance(total, int) else None, operator)
+            began = clock.now()
+            counts = batches.map(
                 partial(part_of, columns=columns),
                 schema=part_schema(columns, batches.schema),
                 on_error="raise",
             )
-            return sum(add_part(columns, part) for part in counted.to_reader())
+            for part in counts.to_reader():
+                found += add_part(columns, part)
+                if bar is not None:
+                    bar.update(found, clock.now(), 0.0, clock.now() - began, 0)
+            return found
         except ArrowflowError as error:
             error.locate(operator=operator)
             raise
+        finally:
+            if bar is not None:
+                bar.close()
 
     def head(self, n: int = 5) -> pa.Table:
         """Returns the first `n` rows of epoch 0 as a `pyarrow.Table`, reading as little as possible.

@@ -55,7 +55,7 @@ class ProgressBar:
 
     Args:
         total_rows: Rows of the epoch, or None where only running it tells.
-        epoch: Number of the epoch.
+        epoch: Number of the epoch; or what is done with one, such as "fit": then waiting and memory are not shown.
         file: The stream to draw on, of whatever kind. By default `sys.stderr`, if that is a terminal or belongs to a
             notebook.
 
@@ -71,7 +71,7 @@ class ProgressBar:
 
     __slots__ = ("_bar", "_due", "_interval_seconds", "_latest", "_marks")
 
-    def __init__(self, total_rows: int | None, epoch: int, *, file: TextIO | None = None) -> None:
+    def __init__(self, total_rows: int | None, epoch: int | str, *, file: TextIO | None = None) -> None:
         self._bar: Any = None
         self._interval_seconds = math.inf
         self._due = -math.inf
@@ -79,11 +79,12 @@ class ProgressBar:
         self._marks = deque([Mark()], maxlen=RECENT_REDRAWS)
         self._try(lambda: self._open(total_rows, epoch, file))
 
-    def _open(self, total_rows: int | None, epoch: int, file: TextIO | None) -> None:
+    def _open(self, total_rows: int | None, epoch: int | str, file: TextIO | None) -> None:
         if file is None and not _somebody_looks():
             return
-        bar = _bar_type()(
-            desc=f"epoch {epoch}",
+        is_epoch = isinstance(epoch, int)
+        bar = _bar_type(is_epoch)(
+            desc=f"epoch {epoch}" if is_epoch else epoch,
             total=total_rows,
             unit="rows",
             dynamic_ncols=True,
@@ -149,7 +150,7 @@ def _somebody_looks() -> bool:
 
 
 @functools.cache
-def _bar_type() -> Any:
+def _bar_type(is_epoch: bool = True) -> Any:
     """Returns tqdm's bar class for this terminal or notebook, extended to show marks."""
     base: Any = importlib.import_module("tqdm.auto").tqdm
 
@@ -162,7 +163,7 @@ def _bar_type() -> Any:
         @property
         def format_dict(self) -> dict[str, Any]:
             fields: dict[str, Any] = super().format_dict
-            form = _format(fields["ncols"] or WIDE, endless=not self.total, over=self.over)
+            form = _format(fields["ncols"] or WIDE, endless=not self.total, over=self.over, is_epoch=is_epoch)
             return fields | {"bar_format": form} | _shown(self.n, self.total, self.since, self.latest)
 
         def refresh(self, nolock: bool = False, lock_args: Any = None) -> None:
@@ -180,13 +181,14 @@ def _bar_type() -> Any:
     return Bar
 
 
-def _format(columns: int, *, endless: bool, over: bool) -> str:
+def _format(columns: int, *, endless: bool, over: bool, is_epoch: bool) -> str:
     """Returns the format of a bar for a terminal of so many columns.
 
     Args:
         columns: The columns.
         endless: Whether the rows of the epoch are not known.
         over: Whether the epoch is over.
+        is_epoch: Whether somebody waits for its rows.
     """
     narrow = columns < NARROW
     head = "{desc}: " if endless else "{desc}: {percentage:3.0f}% " if narrow else "{l_bar}{bar}| "
@@ -202,7 +204,7 @@ def _format(columns: int, *, endless: bool, over: bool) -> str:
     time = "" if narrow else f"{'<'.join(times)}, "
     speed = "{speed} rows/s" if columns >= WIDE else "{speed}/s"
     memory = "{memory}" if narrow else "memory {memory}"
-    return f"{head}{rows} [{time}{speed}, waiting {{waiting}}, {memory}]"
+    return f"{head}{rows} [{time}{speed}" + (f", waiting {{waiting}}, {memory}]" if is_epoch else "]")
 
 
 def _shown(rows: int, total_rows: int | None, since: Mark, latest: Mark) -> dict[str, Any]:

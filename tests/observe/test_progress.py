@@ -8,10 +8,14 @@ import logging
 import sys
 import threading
 import weakref
+from functools import partial
 from typing import Any
 
+import polars as pl
 import pytest
 
+import arrowflow as af
+from arrowflow import dataset
 from arrowflow.observe.progress import BYTES, COUNTS, ProgressBar, _bar_type, _scaled
 from tests import warm
 
@@ -60,6 +64,29 @@ def test_an_unknown_total(screen: io.StringIO) -> None:
         "epoch 0: 1.5k rows [00:02, 750 rows/s, waiting 50 %, memory 100 B]",
         "epoch 0: 1,500 rows [00:02, 750 rows/s, waiting 50 %, memory 100 B]",
     ]
+
+
+def test_what_is_no_epoch_of_a_loop_has_rows_and_time_alone(screen: io.StringIO) -> None:
+    bar = ProgressBar(3_000, "fit", file=screen)
+    bar.update(1_500, 0.0, 0.0, 2.0, 0)
+    bar.close()
+    assert frames(screen) == [
+        "fit:   0%|          | 0/3.0k [00:00<?, ? rows/s]",
+        "fit:  50%|#####     | 1.5k/3.0k [00:02<00:02, 750 rows/s]",
+        "fit:  50%|#####     | 1,500 rows [00:02, 750 rows/s]",
+    ]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_statistics_count_the_rows_that_they_have_seen(
+    known: bool, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset, "ProgressBar", partial(ProgressBar, file=screen))
+    ds = af.range(200_000).with_options(af.Options(progress=True))
+    (ds if known else ds.filter(pl.col("id") >= 0)).describe()
+    assert frames(screen)[-1].startswith(
+        "describe: 100%|##########| 200,000 rows" if known else "describe: 200,000 rows"
+    )
 
 
 @pytest.mark.parametrize(
