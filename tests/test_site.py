@@ -54,6 +54,14 @@ def test_links_that_lead_to_the_repository_lead_to_files_of_it() -> None:
     assert [link for link in found if not (ROOT / link).exists()] == []
 
 
+@pytest.mark.parametrize(
+    "page", sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/index.md"}), ids=lambda page: page.stem
+)
+def test_each_page_says_first_whom_it_is_for(page: Path) -> None:
+    _, _, text = page.read_text(encoding="utf-8").partition("\n\n")
+    assert re.match(r"(For (people|everybody|authors) |This page is for )", text)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the group `docs`")
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
