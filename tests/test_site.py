@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -38,15 +39,12 @@ def test_each_public_name_is_in_the_reference_once() -> None:
 
 
 def test_links_that_lead_to_the_repository_lead_to_files_of_it() -> None:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
-    assert spec is not None and spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
+    on_page_markdown = runpy.run_path(str(ROOT / "docs/hooks.py"))["on_page_markdown"]
     config = SimpleNamespace(docs_dir=str(ROOT / "docs"), extra={"source": "repository"})
     found = []
     for path in sorted((ROOT / "docs").rglob("*.md")):
         page = SimpleNamespace(file=SimpleNamespace(src_uri=str(path.relative_to(ROOT / "docs"))))
-        shown = hooks.on_page_markdown(path.read_text(encoding="utf-8"), page=page, config=config)
+        shown = on_page_markdown(path.read_text(encoding="utf-8"), page=page, config=config)
         found += re.findall(r"\]\(repository/blob/main/([^)#]+)", shown)
         out = re.findall(r"\]\((\.\./[^)#]+)", shown)
         assert all((path.parent / link).resolve().is_relative_to(ROOT / "docs") for link in out), path

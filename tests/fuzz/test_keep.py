@@ -52,7 +52,7 @@ def values(array: Any) -> list[Any]:
 
 
 def delivered(loader: Any, most: int = MOST_BATCHES) -> Batches:
-    """Returns the first ``most`` batches of an epoch, and overwrites them."""
+    """Returns the first `most` batches of an epoch, and overwrites them."""
     found: Batches = []
     for batch in islice(loader, most):
         found.append(

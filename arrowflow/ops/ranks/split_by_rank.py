@@ -3,7 +3,7 @@
 A plan runs in parts where every operator before the batches is local: in lanes, see `arrowflow.plan.lane`. Every other
 plan runs whole (`whole.py`). The plan without the operator is the truth for both.
 
-When a plan is bound, the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
+When a plan is bound, the operator moves down to the `batch` that makes the global batches. Columns can be computed and batches
 padded for the rows that a process delivers, to the same result. In parts, three things may then be right before it:
 
 * `batch`. Lanes run the plan before it, and their rows are merged.
