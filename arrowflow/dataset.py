@@ -3000,7 +3000,8 @@ class Dataset:
             for part in counts.to_reader():
                 found += add_part(columns, part)
                 if bar is not None:
-                    bar.update(found, clock.now(), 0.0, clock.now() - began, 0)
+                    now = clock.now()
+                    bar.update(found, now, 0.0, now - began, 0)
             return found
         except ArrowflowError as error:
             error.locate(operator=operator)

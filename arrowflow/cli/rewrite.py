@@ -60,11 +60,7 @@ def run(
     """Writes rows anew; finds nothing to stop at."""
     if to not in KINDS:
         raise PlanError(f"rewrite: --to names a format; {closest(to, KINDS, kind='formats')}")
-    options = writer_options(to, group_rows, compression)
-    if partition_by:
-        if to != "parquet":
-            raise PlanError(f"rewrite: --partition-by is for parquet, and --to is {to}")
-        options["partition_by"] = list(partition_by)
+    options = writer_options(to, group_rows, compression, partition_by)
     read = dataset_of("rewrite", [source], format)
     files = source_of(read)
     dataset = with_lists(read, fixed)
@@ -111,7 +107,9 @@ def run(
     return False
 
 
-def writer_options(to: str, group_rows: int | None, compression: str | None) -> dict[str, Any]:
+def writer_options(
+    to: str, group_rows: int | None, compression: str | None, partition_by: Sequence[str] = ()
+) -> dict[str, Any]:
     """Returns the arguments of the writer of a format.
 
     Raises:
@@ -121,10 +119,14 @@ def writer_options(to: str, group_rows: int | None, compression: str | None) -> 
     for name, value in (("--group-rows", group_rows), ("--compression", compression)):
         if value is not None and to not in _GROUP:
             raise PlanError(f"rewrite: {name} is for parquet and ipc, and --to is {to}")
+    if partition_by and to != "parquet":
+        raise PlanError(f"rewrite: --partition-by is for parquet, and --to is {to}")
     if group_rows is not None:
         given[_GROUP[to]] = group_rows
     if compression is not None:
         given["compression"] = None if compression == "none" else compression
+    if partition_by:
+        given["partition_by"] = list(partition_by)
     return given
 
 

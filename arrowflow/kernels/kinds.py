@@ -57,7 +57,7 @@ class ReaderKernel(ABC):
         return payload, ()
 
     def splits(self, payload: Any) -> Collection[int]:
-        """Returns the splits that other payloads have rows of, too; none where each split is in one payload.
+        """Returns the splits of what it makes, where other payloads may have rows of them, too; else none.
 
         Under the executor's lock: cheap.
         """

@@ -83,7 +83,8 @@ class ProgressBar:
         if file is None and not _somebody_looks():
             return
         is_epoch = isinstance(epoch, int)
-        bar = _bar_type(is_epoch)(
+        bar = _bar_type()(
+            is_epoch=is_epoch,
             desc=f"epoch {epoch}" if is_epoch else epoch,
             total=total_rows,
             unit="rows",
@@ -150,7 +151,7 @@ def _somebody_looks() -> bool:
 
 
 @functools.cache
-def _bar_type(is_epoch: bool = True) -> Any:
+def _bar_type() -> Any:
     """Returns tqdm's bar class for this terminal or notebook, extended to show marks."""
     base: Any = importlib.import_module("tqdm.auto").tqdm
 
@@ -160,10 +161,15 @@ def _bar_type(is_epoch: bool = True) -> Any:
         since = latest = Mark()
         over = False
 
+        def __init__(self, *, is_epoch: bool, **arguments: Any) -> None:
+            self.is_epoch = is_epoch  # before the first frame, which tqdm's own draws
+            super().__init__(**arguments)
+
         @property
         def format_dict(self) -> dict[str, Any]:
             fields: dict[str, Any] = super().format_dict
-            form = _format(fields["ncols"] or WIDE, endless=not self.total, over=self.over, is_epoch=is_epoch)
+            about = {"endless": not self.total, "over": self.over, "is_epoch": self.is_epoch}
+            form = _format(fields["ncols"] or WIDE, **about)
             return fields | {"bar_format": form} | _shown(self.n, self.total, self.since, self.latest)
 
         def refresh(self, nolock: bool = False, lock_args: Any = None) -> None:

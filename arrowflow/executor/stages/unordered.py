@@ -55,8 +55,9 @@ class UnorderedQueue(ParallelQueue):
         slot = super().start(ready)
         reader = self._reader
         if reader is not None and ready.call is None and not self.caller.passes_on(slot.item):
-            slot.splits = reader.splits(slot.item.chunk) or slot.splits
-            self._shares_splits |= len(slot.splits) > 1
+            splits = reader.splits(slot.item.chunk)
+            if len(splits) > 1:  # one alone is the input's
+                slot.splits, self._shares_splits = splits, True
         return slot
 
     def _without_input(self) -> Look:
