@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError, said, shown
-from arrowflow.interchange.handed_over import TakeOver
+from arrowflow.errors import SchemaError, said
 from arrowflow.types import convert, normalise
 
 _TYPES = {
@@ -32,66 +30,25 @@ _TYPES = {
 } | {np.dtype("float64"): pa.float64()}
 
 
-def batch_from_arrays(
-    columns: Mapping[str, Any], schema: pa.Schema | None = None, take_over: TakeOver | None = None
-) -> pa.RecordBatch:
-    """Returns arrays of one length as a record batch.
+def column_from_array(array: np.ndarray[Any, Any], type: pa.DataType | None = None) -> pa.Array:
+    """Returns an array as a column, one row for each entry of its first dimension.
 
     Arrays of numbers, dates and durations become views. Further dimensions become nested `fixed_size_list`, or a
-    `fixed_shape_tensor` if `schema` has a tensor of that shape and type. Nothing else of `schema` counts. Booleans are
-    packed. NaT and masked values become null. Texts and Python objects are copied. With `take_over`, memory that others
-    may write is copied, too.
+    `fixed_shape_tensor` if `type` is a tensor of that shape and type; no other type counts. Booleans are packed. NaT and
+    masked values become null. Texts and Python objects are copied.
 
     Raises:
-        SchemaError: Arrays differ in length, or an array has no Arrow type.
+        SchemaError: The array has no Arrow type.
 
     Examples:
-        >>> batch_from_arrays({"x": np.zeros((2, 3), np.float32)}).schema.field("x").type
+        >>> column_from_array(np.zeros((2, 3), np.float32)).type
         FixedSizeListType(fixed_size_list<item: float>[3])
     """
-    if not columns:
-        raise SchemaError("expected at least one column, since rows without columns cannot be counted")
-    tensors = {field.name: field.type for field in schema or () if _is_tensor(field.type)}
-    arrays = {
-        str(name): _to_arrow(str(name), values, tensors.get(name), take_over)
-        for name, values in columns.items()
-    }
-    lengths = {name: len(array) for name, array in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise SchemaError(f"columns have one length, got {lengths}")
-    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-
-
-def _is_tensor(type: pa.DataType) -> bool:
-    return isinstance(type, pa.FixedShapeTensorType)
-
-
-def _to_arrow(
-    name: str, values: Any, tensor: pa.FixedShapeTensorType | None, take_over: TakeOver | None
-) -> pa.Array:
-    if isinstance(values, pa.Array):
-        column = convert(values, normalise(values.type))
-        return column if take_over is None else take_over.column(column)
     try:
-        array = values if is_masked(values) else np.asarray(values)
-    except ValueError as error:
-        raise SchemaError(
-            f"column {name!r}: rows of different shapes make no array ({said(error)}); for lists of any length give a pyarrow "
-            "array, such as pa.array(rows, pa.list_(pa.int64()))"
-        ) from error
-    if array.ndim == 0:
-        raise SchemaError(
-            f"column {name!r}: expected an array with one entry a row, got the scalar {shown(values)}"
-        )
-    if take_over is not None:
-        array = take_over.array(name, array)
-    try:
-        made = None if tensor is None else _tensors(array, tensor)
+        made = _tensors(array, type) if isinstance(type, pa.FixedShapeTensorType) else None
         return _nested(array) if made is None else made
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(
-            f"column {name!r}: an array of {array.dtype} has no Arrow type ({said(error)})"
-        ) from error
+        raise SchemaError(f"an array of {array.dtype} has no Arrow type ({said(error)})") from error
 
 
 def _nested(array: np.ndarray[Any, Any]) -> pa.Array:

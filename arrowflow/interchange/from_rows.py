@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError, said
 from arrowflow.interchange.enums import as_enum, enum_values
-from arrowflow.interchange.from_numpy import batch_from_arrays, is_masked
+from arrowflow.interchange.from_numpy import column_from_array, is_masked
 from arrowflow.interchange.kept_values import check_kept, in_unit, leaf_type
-from arrowflow.interchange.nested_lists import Values, holds_shaped, nested_lists
+from arrowflow.interchange.nested_lists import Values, holds_shaped, is_list, nested_lists
 from arrowflow.lazy import compute as pc
 from arrowflow.types import convert, is_number, normalise
 
 _COMMON: frozenset[type] = frozenset((NoneType, bool, int, float, str, bytes))
 _MADE = frozenset((pl.Null, pl.Boolean, pl.Int64, pl.Float64, pl.String, pl.Binary))
 """The types that Polars gives them. Integers that need more bits become something else, for which pyarrow is asked."""
-_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_FAILURES = (pa.ArrowException, SchemaError, TypeError, ValueError, OverflowError)
 
 
 def batch_from_rows(
@@ -62,21 +62,42 @@ def batch_from_values(
     made = []
     for name, values in columns.items():
         field = None if schema is None else schema.field(name)
-        if field is not None and enum_values(field) is not None:
-            made.append(as_enum(_column(name, values, pa.string(), what), field))
-        else:
-            made.append(_column(name, values, None if field is None else field.type, what))
+        try:
+            if field is not None and enum_values(field) is not None:
+                made.append(as_enum(column_from_values(name, values, pa.string()), field))
+            else:
+                made.append(column_from_values(name, values, None if field is None else field.type))
+        except SchemaError as error:
+            raise SchemaError(f"{what}: {error}") from error
     return pa.RecordBatch.from_arrays(made, names=list(columns))
 
 
-def _column(name: str, values: Sequence[Any], type: pa.DataType | None, what: str) -> pa.Array:
+def column_from_values(name: str, values: Values, type: pa.DataType | None) -> pa.Array:
+    """Returns values as a column of a type; see `batch_from_rows`.
+
+    Args:
+        name: The column's, for errors.
+        values: One for each row: also an array of objects, or one of several dimensions, which holds the arrays of rows.
+        type: The type of the column, if known.
+
+    Raises:
+        SchemaError: The values do not have one type, or not this type.
+
+    Examples:
+        >>> column_from_values("x", np.ones((2, 1)), pa.list_(pa.float64())).to_pylist()
+        [[1.0], [1.0]]
+    """
     try:
-        if _COMMON.issuperset(classes := set(map(builtins.type, values))):
+        if isinstance(values, np.ndarray) and (is_masked(values) or values.dtype.kind == "O"):
+            values = values.tolist()  # None where it is masked
+        if isinstance(values, np.ndarray):
+            column = _from_nested(values, type)
+        elif _COMMON.issuperset(classes := set(map(builtins.type, values))):
             column = _array(values, type, classes)
         else:
             column = _from_nested([_plain(value, type) for value in values], type)
     except _FAILURES as error:
-        raise _refused(name, type, what, values, error) from error
+        raise _refused(name, type, values, error) from error
     return convert(column, normalise(column.type))
 
 
@@ -175,9 +196,27 @@ def _from_nested(values: Values, type: pa.DataType | None) -> pa.Array:
         return _tensors(values, type)
     if isinstance(values, np.ndarray):
         return nested_lists(values, type, _from_nested) if values.ndim > 1 else _flat(values, type)
+    if (lists := _type_of_arrays(values, type)) is not None:
+        return nested_lists(values, lists, _from_nested)
     if not holds_shaped(values):
         return _array(values, type)
     return nested_lists([_plain(value, type) for value in values], type, _from_nested)
+
+
+def _type_of_arrays(values: Values, type: pa.DataType | None) -> pa.DataType | None:
+    """Returns the type of a column of arrays of one dimension and one dtype, each a list of numbers or times; else None.
+
+    `pa.array` makes such a column, too, but an object for each number.
+    """
+    arrays = [value for value in values if value is not None]
+    if not all(isinstance(array, np.ndarray) and array.ndim == 1 for array in arrays):
+        return None
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) != 1 or next(iter(dtypes)).kind not in "iufmM":
+        return None
+    if type is None:
+        return pa.list_(column_from_array(arrays[0][:0]).type)
+    return type if is_list(type) else None
 
 
 def _flat(array: np.ndarray[Any, Any], type: pa.DataType | None) -> pa.Array:
@@ -187,7 +226,7 @@ def _flat(array: np.ndarray[Any, Any], type: pa.DataType | None) -> pa.Array:
         if isinstance(made, list):
             return _array(made, type)
         array = made
-    column = batch_from_arrays({"values": array}).column(0)
+    column = column_from_array(array)
     return column if type is None or column.type == type else _array(array.tolist(), type)
 
 
@@ -205,7 +244,7 @@ def _tensors(values: Values, type: pa.FixedShapeTensorType) -> pa.Array:
     if not arrays:
         return pa.nulls(len(values), type)
     stacked = np.stack(arrays).astype(dtype, copy=False)
-    column = batch_from_arrays({"values": stacked}, pa.schema([("values", type)])).column(0)
+    column = column_from_array(stacked, type)
     if column.type != type:
         raise ValueError(f"an array of the shape {list(stacked.shape[1:])}")
     if len(arrays) == len(values):
@@ -215,17 +254,15 @@ def _tensors(values: Values, type: pa.FixedShapeTensorType) -> pa.Array:
     return pa.ExtensionArray.from_storage(type, column.storage.take(places))
 
 
-def _refused(
-    name: str, type: pa.DataType | None, what: str, values: Sequence[Any], error: Exception
-) -> SchemaError:
+def _refused(name: str, type: pa.DataType | None, values: Values, error: Exception) -> SchemaError:
     reason = said(error)
     if type is None and any(map(_has_no_type, values)):
         return SchemaError(
-            f"{what}: column {name!r} holds a value for which Arrow has no type ({reason}); convert it to a number, a text or "
-            "bytes where it is made"
+            f"column {name!r} holds a value for which Arrow has no type ({reason}); convert it to a number, a text or bytes "
+            "where it is made"
         )
     if type is None:
         return SchemaError(
-            f"{what}: column {name!r} holds values that do not have one type ({reason}); declare types with schema="
+            f"column {name!r} holds values that do not have one type ({reason}); declare types with schema="
         )
-    return SchemaError(f"{what}: column {name!r} holds a value that is no {type} ({reason})")
+    return SchemaError(f"column {name!r} holds a value that is no {type} ({reason})")

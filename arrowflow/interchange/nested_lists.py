@@ -59,7 +59,7 @@ def nested_lists(values: Values, type: pa.DataType | None, make: Make) -> pa.Arr
             raise ValueError("arrays of several shapes")
         child = make(_joined(present), None)
         type = pa.list_(child.type, _width(present)) if is_array else pa.list_(child.type)
-    elif pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
+    elif is_list(type):
         child = make(_joined(present), type.value_type)
     else:
         return make([_listed(value) for value in values], type)
@@ -74,6 +74,16 @@ def nested_lists(values: Values, type: pa.DataType | None, make: Make) -> pa.Arr
     return pa.Array.from_buffers(
         type, len(values), [_validity(values, present), pa.py_buffer(offsets)], children=[child]
     )
+
+
+def is_list(type: pa.DataType) -> bool:
+    """Returns whether a type is one of lists, of any length or of a fixed size.
+
+    Examples:
+        >>> is_list(pa.list_(pa.int8(), 3)), is_list(pa.int8())
+        (True, False)
+    """
+    return pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)
 
 
 def _may_be_struct(type: pa.DataType | None) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, shown
-from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.from_columns import batch_from_arrays
 from arrowflow.ops.sources import from_arrow as arrow
 from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import from_batches, given_schema

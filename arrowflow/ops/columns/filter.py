@@ -15,7 +15,7 @@ import pyarrow as pa
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import Expr, Step, Where, expand, parse_many
-from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.from_numpy import column_from_array
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import kept
 from arrowflow.kernels.items import Origin, Outcome
@@ -181,7 +181,7 @@ def mask_of(result: object, num_rows: int, what: str) -> pa.BooleanArray:
         found = found.combine_chunks()
     elif isinstance(found, np.ndarray) and found.ndim == 1:
         try:
-            found = batch_from_arrays({"": found}).column(0)
+            found = column_from_array(found)
         except SchemaError:
             pass  # an array of objects
     if not isinstance(found, pa.Array) or not pa.types.is_boolean(found.type):

@@ -15,7 +15,7 @@ import pyarrow as pa
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, FunctionError, SchemaError
 from arrowflow.interchange.converted import arrays_of, column_exports
-from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.from_columns import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
 from arrowflow.interchange.to_numpy import for_functions
 from arrowflow.kernels.context import Context

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow.errors import FunctionError, PlanError, SchemaError, said, shown
 from arrowflow.expr import empty_batch
-from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.from_columns import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, copied_value, unshared
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel

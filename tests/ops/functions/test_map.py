@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 import arrowflow as af
-from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.from_columns import batch_from_arrays
 from arrowflow.ops.functions.function import code_digest
 from arrowflow.ops.sources import from_memory
 from arrowflow.random import FUNCTION_CALLS, generator
