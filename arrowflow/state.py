@@ -31,7 +31,7 @@ _IDENTITY = ("operators", "functions", "shape")
 _ANY_ORDER = "any_order"  # a part of the identity where deterministic=False
 _CONTENTS = "contents"  # a part of the identity where there are files; earlier states lack it
 _BORDERS = (
-    "borders"  # a part of the identity where borders between chunks mean something; earlier states lack it
+    "borders"  # a part of the identity: what decides borders that mean something; earlier states may lack it
 )
 _MOVING = ("epoch", "position", "batches")
 _PARTS: Final = {
@@ -84,8 +84,7 @@ def identify(plan: Node, chain: Chain, *, deterministic: bool) -> dict[str, Any]
     sources = [(str(at), node) for at, node in enumerate(_identified(plan)) if isinstance(node, FileSource)]
     if contents := {number: list(found) for number, node in sources if (found := node.contents())}:
         what[_CONTENTS] = contents
-    if borders := _borders(_identified(plan)):
-        what[_BORDERS] = borders
+    what[_BORDERS] = _borders(_identified(plan))
     if not deterministic:
         what[_ANY_ORDER] = chain.stages_of_any_order()
     # The digest of the unchanging part is kept, so that a state costs one small digest.
@@ -352,20 +351,41 @@ def _compare_contents(found: Mapping[str, Any], nodes: Sequence[Node]) -> None:
 
 def _compare_borders(found: Mapping[str, Any] | None, nodes: Sequence[Node]) -> None:
     """Raises `StateError` if rows were cut elsewhere: a position counts pieces or batches, and a function sees them whole."""
-    for number, here in _borders(nodes).items():
-        name = nodes[int(number)].name
+    borders = _borders(nodes)
+    for number, node in enumerate(nodes):
+        name = node.name
+        here = borders.get(str(number), {})
+        there = _plain(here) if found is None else found.get(str(number), {})
         if found is None and "pieces" in here:
             raise StateError(
                 f"{name}: the state was taken by an earlier release, which cut the rows for functions elsewhere; finish the "
                 "epoch there, or start it anew"
             ).locate(operator=name)
-        there = here if found is None else found.get(number)
         if there != _plain(here):
             raise StateError(
-                f"{name}: its rows are cut by {here}, and when the state was taken by {there}, so rows would be lost or come "
-                "twice; use the same Options(max_chunk_rows=, max_chunk_bytes=), the same batch and shuffle after a function, "
-                "and the same record batches in from_arrow"
+                f"{name}: {_cut_otherwise(here, there)}, since rows would be lost or come twice"
             ).locate(operator=name)
+
+
+def _cut_otherwise(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    """Returns what differs between borders here and those of a state, and what to do."""
+    if "batches" in here or "batches" in there:
+        mine, theirs = (_batches(each.get("batches")) for each in (here, there))
+        return f"its rows come in {mine}, and came in {theirs} when the state was taken; give it the same record batches"
+    return (
+        f"its rows are cut by {here}, and when the state was taken by {there}; use the same Options(max_chunk_rows=, "
+        "max_chunk_bytes=), and the same batch and shuffle after a function"
+    )
+
+
+def _batches(rows: list[int] | str | None) -> str:
+    if rows is None:
+        return "one record batch"
+    return (
+        f"record batches of {rows} rows"
+        if isinstance(rows, list)
+        else f"record batches whose rows have the {rows}"
+    )
 
 
 def _compare_order(found: list[Any] | None, expected: list[Any] | None) -> None:

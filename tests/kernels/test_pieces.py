@@ -516,9 +516,20 @@ def test_a_state_knows_the_record_batches_of_from_arrow(then: Callable[[af.Datas
         expected = [batch.to_pylist() for batch in run]
     assert rest(then(table([100] * 3)).batch(7), state) == expected
     with pytest.raises(
-        af.StateError, match=r"from_arrow: its rows are cut by .*record batches in from_arrow"
+        af.StateError, match=r"record batches whose rows have the digest .*, and came in .*100, 100"
     ):
-        rest(then(table([30] * 10)).batch(7), state)
+        rest(then(table([1] * 300)).batch(7), state)
+    with pytest.raises(
+        af.StateError, match=r"from_arrow: its rows come in one record batch, and came in .*100, 100"
+    ):
+        rest(then(table([300])).batch(7), state)
+    with iter(then(table([300])).batch(7)) as run:
+        next(run)
+        state = run.state_dict()
+    with pytest.raises(
+        af.StateError, match=r"come in record batches of \[150, 150\] rows, and came in one record"
+    ):
+        rest(then(table([150] * 2)).batch(7), state)
 
 
 @pytest.mark.parametrize("then", [lambda ds: ds.shuffle(50, seed=1), lambda ds: ds.shuffle(seed=1)])
