@@ -282,10 +282,11 @@ def check_names(names: Sequence[str]) -> None:
         raise SchemaError(f"{_several(twice)}; rename them")
 
 
-def check_repeated(format: Format, footer: Footer, operator: str) -> None:
-    """Raises `SchemaError` if columns of a file share a name, for readers that want all columns."""
-    if footer.repeated:
-        text = f"{_several(footer.repeated)}; columns= picks others, and {format.renaming}"
+def check_repeated(format: Format, footer: Footer, operator: str, picks: Sequence[str] | None = None) -> None:
+    """Raises `SchemaError` if several columns of a file have a name that is read; without `picks` all are."""
+    twice = [name for name in footer.repeated if picks is None or name in picks]
+    if twice:
+        text = f"{_several(twice)}; columns= picks others, and {format.renaming}"
         raise SchemaError(text).locate(operator=operator, file=footer.file.path)
 
 

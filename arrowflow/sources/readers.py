@@ -87,6 +87,12 @@ def read(
     """
     found = _format_of(format, paths)
     operator = reader_of(found)
+    if isinstance(columns, list | tuple) and not columns:
+        raise PlanError(
+            f"{operator}: columns names at least one column, got {shown(columns)}; leave it out to read all columns, "
+            "or take num_rows to count rows"
+        )
+    chosen = None if columns is None else as_given(chosen_columns(operator, (columns,)))
     dataset = Dataset(
         Read(
             format=configured(found, options),
@@ -98,18 +104,12 @@ def read(
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
             memory_map=None if memory_map is None else check_flag(operator, "memory_map", memory_map),
             policy=BadRowPolicy.of(operator, on_error, quarantine),
-            picks=columns is not None,
+            picks=None if chosen is None else tuple(one for one in chosen if isinstance(one, str)),
         )
     )
     if filter is not None:
         dataset = dataset.filter(filter)
-    if isinstance(columns, list | tuple) and not columns:
-        raise PlanError(
-            f"{operator}: columns names at least one column, got {shown(columns)}; leave it out to read all columns, "
-            "or take num_rows to count rows"
-        )
-    if columns is not None:
-        chosen = as_given(chosen_columns(operator, (columns,)))
+    if chosen is not None:
         (plan,) = plans_of(operator, [dataset])
         dataset = Dataset(Select.named_by(operator, plan, chosen))
     return dataset
@@ -390,12 +390,12 @@ def read_json(paths: Paths, **arguments: Unpack[TextArguments]) -> Dataset:
 
     The objects in the first MiB of the first file decide columns and types, lists and structs among them. Values that
     are null or empty there are looked for as by `read_csv`. Texts stay texts, also where they look like times. A key
-    that an object lacks is null. A key that is no column is ignored. A value that does not fit is an error that says
-    where.
+    that an object lacks is null. A key that is no column is ignored, also one that first comes behind that MiB. A value
+    that does not fit is an error that says where.
 
     `schema=` gives columns and types instead. It is needed where the first file has objects without a key, or whole
-    numbers that exceed int64. Where it says `pa.string()`, a value of any kind comes as its JSON text. A key that folders give, too, is looked for in the first MiB of each file. It is
-    refused as in `read_parquet` if it has a value there.
+    numbers that exceed int64. Where it says `pa.string()`, a value of any kind comes as its JSON text. A key that folders
+    give, too, is looked for in the first MiB of each file. It is refused as in `read_parquet` if it has a value there.
 
     Compressed files, the scan, resume, memory, arguments and errors are those of `read_csv`. Lines are scanned at 3
     GB/s, arrays at 0.3 GB/s.

@@ -75,7 +75,7 @@ class FileScan(Operator):
         num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
         policy: The treatment of bad rows; once bound, as the pipeline says.
         missing_columns: `"null"` where a file may lack columns of others, else `"error"`.
-        picks: Whether the user picks columns by name.
+        picks: The names of columns that the user picks; None where all are read.
         store: Bound: the file system.
         files: Bound: the files, sorted.
         partitions: Bound: the columns that the names of folders give.
@@ -106,7 +106,7 @@ class FileScan(Operator):
     num_parallel_calls: int | None = None
     missing_columns: str = "error"
     policy: BadRowPolicy = BY_OPTIONS
-    picks: bool = field(default=False, compare=False)
+    picks: tuple[str, ...] | None = field(default=None, compare=False)
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)
     partitions: Partitions | None = field(default=None, compare=False)

@@ -128,8 +128,8 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         if isinstance(format, Untyped) and target is not None:
             format = format.typed(target)
         first = first_footer(self.operator, format, store, files)
-        if target is None and not self.picks:
-            check_repeated(format, first, self.operator)
+        if target is None:
+            check_repeated(format, first, self.operator, self.picks)
         if folders is not None:
             is_auto = self.partitioning == "auto"
             if is_auto and folders.held(format, store, first, self.operator) == folders.names:
