@@ -25,7 +25,7 @@ from arrowflow.executor.limits import (
     ROUNDING,
     SHORTEST_CALL_SECONDS,
 )
-from arrowflow.executor.workers.tokens import fits, rounded, token
+from arrowflow.executor.workers.tokens import fits, rounded, token, waits
 from arrowflow.kernels.operator import Cost
 from arrowflow.physical.planner import MAX_WAITING_THREADS
 from arrowflow.physical.tuning import (
@@ -33,7 +33,6 @@ from arrowflow.physical.tuning import (
     MAX_REORDER_SLOTS,
     MAX_WAITING_SLOTS,
     NO_TIMES,
-    WAITS,
     Gate,
     Refusals,
     RunSample,
@@ -446,7 +445,7 @@ class Simulation:
         found = False
         if rates and max(wanted, sum(rate for _, rate in rates)) < INTERPRETER_SHARE:
             for call, rate in rates:
-                if rate < WAITS:
+                if waits(rate):
                     found = True
                     self._release(call, rate)
         self._look_seconds = FIRST_LOOK_SECONDS if found else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
@@ -498,7 +497,7 @@ def _fixed_limits(calls: int) -> StageLimits:
 
 
 def _may_wait(call: Call) -> bool:
-    return call.stage.cost_is_measured and call.weight > WAITS
+    return call.stage.cost_is_measured and not waits(call.weight)
 
 
 def best_fixed(

@@ -38,9 +38,9 @@ from arrowflow.executor.workers.cores import allowance, available
 from arrowflow.executor.workers.cores import turns as turns_of_runs
 from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.executor.workers.ready import ReadySet
-from arrowflow.executor.workers.tokens import rounded, token
+from arrowflow.executor.workers.tokens import rounded, token, waits
 from arrowflow.executor.workers.worker import Runner, Worker, WorkerState, wake
-from arrowflow.physical.tuning import FIRST_CALLS, NO_TIMES, WAITS
+from arrowflow.physical.tuning import FIRST_CALLS, NO_TIMES
 
 logger = logging.getLogger("arrowflow")
 
@@ -292,8 +292,8 @@ class Pool:
 
     def _weigh(self, stage: Queue, weight: float) -> None:
         """Sets the cores that the next calls take, of all stages with these limits."""
-        waited, stage.limits.weight = stage.limits.weight <= WAITS, weight
-        if waited != (weight <= WAITS):
+        waited, stage.limits.weight = waits(stage.limits.weight), weight
+        if waited != waits(weight):
             self.ready.note_all()
 
     def rests(self) -> None:
@@ -370,7 +370,7 @@ class Pool:
         found = False
         if rates and max(wanted, sum(rate for _, rate in rates)) < INTERPRETER_SHARE:
             for worker, rate in rates:
-                if rate < WAITS:
+                if waits(rate):
                     found = True
                     self._release(worker, rate)
         self._look_seconds = FIRST_LOOK_SECONDS if found else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
@@ -393,4 +393,4 @@ def _is(worker: Worker | None, state: WorkerState) -> bool:
 
 
 def _may_wait(worker: Worker) -> bool:
-    return worker.stage is not None and worker.stage.cost_is_measured and worker.weight > WAITS
+    return worker.stage is not None and worker.stage.cost_is_measured and not waits(worker.weight)

@@ -6,12 +6,17 @@ from arrowflow.executor.limits import ROUNDING
 from arrowflow.physical.tuning import MOSTLY_COMPUTES, WAITS
 
 
+def waits(weight: float) -> bool:
+    """Whether a call of this weight waits, so that it takes no token and needs no room."""
+    return weight < WAITS
+
+
 def fits(weight: float, room: float) -> bool:
     """Whether a call may begin, given what is left of the CPU budget.
 
     The next call takes the rest of a core. The number of cores, or the mean, bounds how much the call uses.
     """
-    return weight <= WAITS or any_fits(room)
+    return waits(weight) or any_fits(room)
 
 
 def any_fits(room: float) -> bool:
@@ -21,7 +26,7 @@ def any_fits(room: float) -> bool:
 
 def token(weight: float) -> float:
     """Returns the part of the CPU budget that a call takes."""
-    return weight if weight >= WAITS else 0.0
+    return 0.0 if waits(weight) else weight
 
 
 def rounded(share: float) -> float:

@@ -21,6 +21,12 @@ def test_time_counts_for_the_reason_that_was_given_last() -> None:
     assert idle.seconds(11.0)[YOUR_STEP] == 4.0
 
 
+def test_calls_beyond_the_budget_take_nothing_back() -> None:
+    idle = IdleCores(0.0, 1.0)
+    idle.change(2.0, -1.0, MEMORY)  # with more runs than cores each may run one call
+    assert idle.seconds(7.0) == {ORDER: 2.0}
+
+
 def advanced(engine: Stepper, seconds: float) -> dict[str, float]:
     """Lets a worker look for work in vain and rest, and returns the core seconds after some time."""
     clock = engine.clock

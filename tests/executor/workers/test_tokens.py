@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from arrowflow.executor import Engine
-from arrowflow.executor.workers import cores
+from arrowflow.executor.workers import cores, tokens
 from arrowflow.executor.workers.worker import Worker
 from arrowflow.ops.rows.repeat import RepeatKernel
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain
-from arrowflow.physical.tuning import RunSample, StageKey, StageLimits, StageStatistics
+from arrowflow.physical.tuning import WAITS, RunSample, StageKey, StageLimits, StageStatistics
 from arrowflow.testing import FakeClock
 from tests.executor.fakes import (
     Running,
@@ -35,6 +35,13 @@ from tests.executor.fakes import (
     value_of,
     values_of,
 )
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1, WAITS, 0.5, 1.0])
+def test_what_takes_a_token_needs_room_and_nothing_else_does(weight: float) -> None:
+    takes = tokens.token(weight) > 0
+    assert takes == (not tokens.fits(weight, room=0.0)) == (not tokens.waits(weight)) == (weight >= WAITS)
+    assert tokens.fits(weight, room=0.5)
 
 
 class Gauge:
