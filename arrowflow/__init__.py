@@ -6,6 +6,7 @@ returns a `Dataset`. `read` is for formats of other packages. `zip`, `sample_fro
 `Statistics` are for annotations: `Dataset.to_torch` and its like, `iter(…)` and `stats()` return them.
 """
 
+import gc
 import sys
 import typing
 
@@ -15,61 +16,68 @@ if sys.platform == "win32":
         "(https://learn.microsoft.com/windows/wsl), where it runs as on Linux"
     )
 
-from arrowflow import image
-from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
-from arrowflow.cluster.engine import RayEngine
-from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
-from arrowflow.dataset import Dataset
-from arrowflow.errors import (
-    ArrowflowError,
-    BudgetError,
-    CacheFullError,
-    ClosedError,
-    DataError,
-    FingerprintError,
-    ForkError,
-    FunctionError,
-    MissingPackageError,
-    PlanError,
-    RankError,
-    SchemaError,
-    SourceError,
-    StateError,
-    WorkerError,
-    WriteError,
-)
-from arrowflow.features.feature_statistics import FeatureStatistics
-from arrowflow.features.hashing import hash_bucket
-from arrowflow.iterator import Iterator
-from arrowflow.loaders.base import Loader
-from arrowflow.observe.guessed_names import OF_LIBRARY, no_attribute
-from arrowflow.observe.plot import plot_timeline
-from arrowflow.options import AUTOTUNE, Options
-from arrowflow.physical.tuning import Statistics
-from arrowflow.provenance import count_rows, locate, read_quarantine
-from arrowflow.sources import (
-    from_arrow,
-    from_generator,
-    from_numpy,
-    list_files,
-    range,
-    read,
-    read_avro,
-    read_csv,
-    read_delta,
-    read_files,
-    read_iceberg,
-    read_images,
-    read_ipc,
-    read_json,
-    read_lance,
-    read_orc,
-    read_parquet,
-    read_text,
-    read_tfrecord,
-    read_webdataset,
-)
-from arrowflow.state import merge_states
+# A fifth of the import would go to looks for garbage among 40,000 new objects, none of which is.
+_collects = gc.isenabled()
+gc.disable()
+try:
+    from arrowflow import image
+    from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
+    from arrowflow.cluster.engine import RayEngine
+    from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
+    from arrowflow.dataset import Dataset
+    from arrowflow.errors import (
+        ArrowflowError,
+        BudgetError,
+        CacheFullError,
+        ClosedError,
+        DataError,
+        FingerprintError,
+        ForkError,
+        FunctionError,
+        MissingPackageError,
+        PlanError,
+        RankError,
+        SchemaError,
+        SourceError,
+        StateError,
+        WorkerError,
+        WriteError,
+    )
+    from arrowflow.features.feature_statistics import FeatureStatistics
+    from arrowflow.features.hashing import hash_bucket
+    from arrowflow.iterator import Iterator
+    from arrowflow.loaders.base import Loader
+    from arrowflow.observe.guessed_names import OF_LIBRARY, no_attribute
+    from arrowflow.observe.plot import plot_timeline
+    from arrowflow.options import AUTOTUNE, Options
+    from arrowflow.physical.tuning import Statistics
+    from arrowflow.provenance import count_rows, locate, read_quarantine
+    from arrowflow.sources import (
+        from_arrow,
+        from_generator,
+        from_numpy,
+        list_files,
+        range,
+        read,
+        read_avro,
+        read_csv,
+        read_delta,
+        read_files,
+        read_iceberg,
+        read_images,
+        read_ipc,
+        read_json,
+        read_lance,
+        read_orc,
+        read_parquet,
+        read_text,
+        read_tfrecord,
+        read_webdataset,
+    )
+    from arrowflow.state import merge_states
+finally:
+    if _collects:
+        gc.enable()
 
 __version__ = "0.1.0"
 
