@@ -1281,8 +1281,8 @@ class Dataset:
           the process alone. A line of the log says that the plan runs whole.
 
         All processes deliver equally many batches. In parts they have one size: where the lanes end differently, the last
-        rows of some are left out, `lanes - 1` of an epoch at most, or filled up after `batch(…, pad_remainder=True)`.
-        In parts, functions after `batch` are called for each lane. Batches of
+        rows of some are left out, `lanes - 1` of an epoch at most. After `batch(…, pad_remainder=True)` they are filled up
+        by repeats of the last row of each lane. In parts, functions after `batch` are called for each lane. Batches of
         `bucket_by_sequence_length` and the like come whole, of one lane after another, or to one process after another.
 
         Memory: in parts at least one chunk of each lane and two parts of some 16 MiB; whole, that of the plan. Budgets
@@ -3013,7 +3013,8 @@ class Dataset:
     def head(self, n: int = 5) -> pa.Table:
         """Returns the first `n` rows of epoch 0 as a `pyarrow.Table`, reading as little as possible.
 
-        Unlike iteration it counts as no epoch. `take(n)` gives a dataset instead.
+        Unlike iteration it counts as no epoch. `take(n)` gives a dataset instead. `pl.DataFrame(ds.head())` prints as a
+        table.
 
         Raises:
             PlanError: `n` is no number of rows.

@@ -1,4 +1,4 @@
-"""Where the rows of a file go: the windows of a shuffle, and the parts of two processes, drawn as they really come.
+"""Where rows go: the windows of a shuffle, the parts of two processes, documents in rows of tokens, drawn as they really come.
 
 python examples/orders.py docs/images
 """
@@ -8,15 +8,18 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import arrowflow as af
 
 ROWS, GROUP_ROWS, WINDOW_ROWS, BATCH_ROWS, LANES, RANKS = 24, 6, 8, 8, 4, 2
+TOKENS: Final = 12
 
 COLOURS: Final = ("#9ad0f5", "#f7cf7a", "#8ed6bd", "#e3b5cf")
 """Of row groups and lanes: pale colours of Okabe and Ito's, on which black letters are read."""
@@ -28,13 +31,19 @@ class Strip(NamedTuple):
 
     Attributes:
         text: What they are, above them.
-        rows: Their numbers, in order.
+        rows: Their numbers, in order; or the names of the documents of tokens, empty for padding.
         brackets: What is below them: names, each of as many rows as the others, line by line.
     """
 
     text: str
-    rows: list[int]
+    rows: list[Any]
     brackets: Sequence[Sequence[str]] = ()
+
+    def colour(self, row: int | str) -> str:
+        """Returns the colour of a row: that of its row group, or of its document."""
+        if isinstance(row, int):
+            return COLOURS[row // GROUP_ROWS]
+        return COLOURS[ord(row) - ord("a")] if row else "#eceff1"
 
 
 # ---------------------------------------------------------------- what really comes
@@ -115,6 +124,38 @@ def parts(file: af.Dataset) -> list[Strip]:
     ]
 
 
+def packed() -> list[Strip]:
+    """Returns documents, and the rows of tokens that two strategies pack them into."""
+    lengths = {"a": 5, "b": 9, "c": 4, "d": 3}
+    documents = [name for name, length in lengths.items() for _ in range(length)]
+    table = pa.table({"tokens": [[ord(name)] * length for name, length in lengths.items()]})
+
+    def tokens(strategy: Literal["first_fit", "concat_then_split"]) -> list[str]:
+        packed = af.from_arrow(table).pack_sequences("tokens", TOKENS, strategy=strategy)
+        return [
+            chr(token) if token else "" for row in packed.to_table()["tokens"].to_pylist() for token in row
+        ]
+
+    rows = [["row 0", "row 1"]]
+    return [
+        Strip("four documents, of 5, 9, 4 and 3 tokens", documents),
+        Strip('strategy="first_fit" keeps documents whole', tokens("first_fit"), rows),
+        Strip(
+            'strategy="concat_then_split" cuts them, and pads the last row alone',
+            tokens("concat_then_split"),
+            rows,
+        ),
+    ]
+
+
+def plan() -> af.Dataset:
+    """Returns the plan that the page on tables shows."""
+    visits = af.read_parquet("visits")
+    bought, not_bought = visits.filter(pl.col("bought")), visits.filter(~pl.col("bought"))
+    balanced = af.sample_from_datasets([bought, not_bought], weights=[0.5, 0.5], seed=1)
+    return balanced.shuffle(10_000).batch(1024)
+
+
 # ---------------------------------------------------------------- pictures
 
 
@@ -126,7 +167,7 @@ def picture(strips: Sequence[Strip]) -> str:
         drawn += _strip(strip, top)
         top += TEXT + TALL + BRACKET * len(strip.brackets) + MARGIN
     width = ROWS * CELL + 2 * MARGIN
-    label = "; ".join(strip.text for strip in strips)
+    label = escape("; ".join(strip.text for strip in strips), quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}" role="img" '
         f'aria-label="{label}" font-family="system-ui,sans-serif" font-size="14" fill="#1b1f24">\n'
@@ -140,7 +181,7 @@ def _strip(strip: Strip, top: int) -> Iterator[str]:
     for place, row in enumerate(strip.rows):
         left = MARGIN + place * CELL
         yield (
-            f'<rect x="{left + 1}" y="{top}" width="{CELL - 2}" height="{TALL}" rx="3" fill="{COLOURS[row // GROUP_ROWS]}"/>'
+            f'<rect x="{left + 1}" y="{top}" width="{CELL - 2}" height="{TALL}" rx="3" fill="{strip.colour(row)}"/>'
             f'<text x="{left + CELL / 2:g}" y="{top + 19}" text-anchor="middle">{row}</text>'
         )
     top += TALL
@@ -161,6 +202,9 @@ def pictures() -> Iterator[tuple[str, str]]:
         file = file_of(Path(folder))
         yield "rows-windows.svg", picture(windows(file))
         yield "rows-parts.svg", picture(parts(file))
+    yield "rows-packed.svg", picture(packed())
+    # Grey is read on light and on dark pages.
+    yield "plan.svg", plan().diagram().replace("<svg ", '<svg color="#7d8590" ', 1) + "\n"
 
 
 def main() -> None:
