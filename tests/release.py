@@ -3,7 +3,8 @@
 1. Wheel and sdist are built, and `twine check --strict` reads their metadata.
 2. The wheel holds the package alone, with `py.typed`; README has no relative link. The sdist holds what its tests need.
 3. Each Python of this machine gets the wheel into a clean environment, once with the oldest pyarrow and Polars that are
-   supported, once with the newest. There, outside of the checkout, a pipeline runs, stops and goes on.
+   supported, once with the newest and the command line. There, outside of the checkout, a pipeline runs, stops and goes on.
+4. The sdist is unpacked, and its tests of files of the project run there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +55,11 @@ print("arrowflow", af.__version__, "Python", sys.version.split()[0], "runs, stop
 """
 
 
+COMMANDS = (("inspect", "data", "--json"), ("head", "data", "-n", "2"), ("state", "--help"))
+"""Of the command line, over what the pipeline has written."""
+TESTS_OF_FILES = "tests/test_architecture.py tests/test_pages.py tests/test_site.py tests/test_docstrings.py"
+
+
 def main() -> None:
     """Builds and tries; the first failure ends it."""
     shutil.rmtree(DIST, ignore_errors=True)
@@ -65,8 +71,9 @@ def main() -> None:
         check_wheel(wheel)
         check_sdist(sdist)
         for number, python in enumerate(pythons()):
-            for name, pins in (("oldest", OLDEST), ("newest", ())):
-                try_wheel(python, Path(folder) / f"{number}-{name}", wheel, pins)
+            try_wheel(python, Path(folder) / f"{number}-oldest", str(wheel), *OLDEST)
+            try_wheel(python, Path(folder) / f"{number}-newest", f"{wheel}[cli]", commands=COMMANDS)
+        try_sdist(sdist, Path(folder) / "sdist")
     print(f"{wheel.name} and {sdist.name} are ready")
 
 
@@ -90,11 +97,22 @@ def check_sdist(sdist: Path) -> None:
     assert names >= NEEDED_BY_TESTS, NEEDED_BY_TESTS - names
 
 
-def try_wheel(python: Path, folder: Path, wheel: Path, pins: tuple[str, ...]) -> None:
-    """Installs a wheel into an environment of its own, and runs a pipeline there."""
-    installed = environment(python, folder, str(wheel), *pins)
+def try_wheel(python: Path, folder: Path, *packages: str, commands: Sequence[Sequence[str]] = ()) -> None:
+    """Installs a wheel into an environment of its own, and runs a pipeline and commands there."""
+    installed = environment(python, folder, *packages)
     (folder / "elsewhere").mkdir()
     run(installed, "-c", SMOKE, cwd=folder / "elsewhere")
+    for command in commands:
+        run(installed, "-m", "arrowflow", *command, cwd=folder / "elsewhere")
+
+
+def try_sdist(sdist: Path, folder: Path) -> None:
+    """Runs tests as whoever packages arrowflow anew does."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    arguments = f"--numprocesses=auto {TESTS_OF_FILES}"
+    subprocess.run(["make", "FRAMEWORKS=", f"PYTEST_ARGS={arguments}", "test"], cwd=unpacked, check=True)
 
 
 def environment(python: Path, folder: Path, *packages: str) -> Path:
