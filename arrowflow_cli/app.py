@@ -22,7 +22,8 @@ app = typer.Typer(
     help="Looks at data and pipelines, and lays data out for fast reading.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # help in boxes takes 0.55 s in place of 0.2: Rich's Markdown is imported
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
 Paths = Annotated[
@@ -57,9 +58,10 @@ def _names(text: str) -> list[str]:
 
 @app.command()
 def inspect(paths: Paths, format: Format = None, as_json: AsJson = False) -> None:
-    """Shows schema, rows, files, row groups, and how columns are stored.
+    """Shows columns, rows, files, row groups and their sizes.
 
-    It reads footers alone. Only text formats are read through, to count their rows.
+    Of each column it tells type, codec, encodings and bounds. It reads footers alone. Only text formats are read through,
+    to count their rows.
     """
     _run("inspect", paths=paths, format=format, as_json=as_json)
 
@@ -107,9 +109,10 @@ def bench(
 
 @app.command()
 def doctor(paths: Paths, format: Format = None, as_json: AsJson = False) -> None:
-    """Finds layout that costs speed, tries the cure on a sample, and names the command.
+    """Finds layout that costs speed, and names the cure.
 
-    PATH may also be module:dataset; then the columns count that its plan reads. Ends with 1 if there is a finding.
+    It tries the cure on a sample. PATH may also be module:dataset; then the columns count that its plan reads. Ends with 1
+    if there is a finding.
     """
     _run("doctor", paths, format=format, as_json=as_json)
 
@@ -165,7 +168,7 @@ def rewrite(
     )
 
 
-state = typer.Typer(help="Looks at saved states.", no_args_is_help=True)
+state = typer.Typer(help="Looks at saved states.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(state, name="state")
 
 
@@ -178,7 +181,9 @@ def show(
     _run("states", file, as_json=as_json)
 
 
-cache = typer.Typer(help="Lists and removes entries in folders of cache(path).", no_args_is_help=True)
+cache = typer.Typer(
+    help="Lists and removes entries in folders of cache(path).", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(cache, name="cache")
 CacheFolder = Annotated[str, typer.Argument(metavar="PATH", help="The folder that cache(path) names.")]
 

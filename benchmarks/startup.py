@@ -1,8 +1,11 @@
-"""The first batch of many shards, and what importing arrowflow costs."""
+"""The first batch of many shards, what importing arrowflow costs, and how long commands take from their start to their end."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from benchmarks import harness
@@ -12,6 +15,12 @@ MANY: Final = 1_000
 BATCH_ROWS: Final = 1_000
 NEEDED_RATIO: Final = 2.0
 NEEDED_IMPORT_MILLISECONDS: Final = 100.0
+INSPECTED: Final = 10_000
+COMMANDS: Final = {
+    "help": ("arrowflow --help", 0.3),
+    "inspect": (f"arrowflow inspect of {INSPECTED:,} files", 3.0),
+}
+"""What each command is called, and the most seconds that it may take."""
 
 
 def first_batch(shards: int, *, shuffle: bool) -> harness.Measurement:
@@ -42,6 +51,28 @@ def importing() -> harness.Measurement:
     return watch.measurement(1, pandas=float("pandas" in sys.modules))
 
 
+def command(arguments: Callable[[], list[str]]) -> harness.Measurement:
+    """Measures a command of a shell, of which the second run counts: the first one compiles."""
+    line = [
+        sys.executable,
+        "-c",
+        "import arrowflow_cli; arrowflow_cli.main()",
+        *arguments(),
+    ]  # as the script does
+    subprocess.run(line, check=True, capture_output=True)
+    watch = harness.Stopwatch()
+    subprocess.run(line, check=True, capture_output=True)
+    return watch.measurement(1)
+
+
+def _inspected() -> list[str]:
+    from benchmarks import data
+
+    paths = data.shards(INSPECTED)
+    data.read_through(paths)
+    return ["inspect", "--json", str(Path(paths[0]).parent)]
+
+
 def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     """Returns the bars."""
     bars = [bar for kind in ("", "-shuffled") for bar in _first_batch_bar(rounds, kind)]
@@ -51,6 +82,10 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
         bars.append(
             harness.Bar("import arrowflow", needed, f"{got:.0f} ms", got <= NEEDED_IMPORT_MILLISECONDS)
         )
+    for name, (title, most) in COMMANDS.items():
+        if name in rounds:
+            got = 1 / harness.median_speed(rounds[name])
+            bars.append(harness.Bar(title, f"<= {most} s", f"{got:.2f} s", got <= most))
     pandas = any(one.extra.get("pandas") for ones in rounds.values() for one in ones)
     return [
         *bars,
@@ -76,6 +111,8 @@ CONTENDERS: Final[dict[str, harness.Contender]] = {
     f"shards-{FEW}-shuffled": lambda: first_batch(FEW, shuffle=True),
     f"shards-{MANY}-shuffled": lambda: first_batch(MANY, shuffle=True),
     "import": importing,
+    "help": lambda: command(lambda: ["--help"]),
+    "inspect": lambda: command(_inspected),
 }
 
 if __name__ == "__main__":
