@@ -104,7 +104,17 @@ def _valid(array: pa.Array) -> Array:
 
 def _places(index: KeyIndex, rows: Array) -> Callable[[pa.Array], Array]:
     """Returns a function that finds places by the index of a vocabulary's words, of which these rows are in it."""
-    at = np.append(rows + 1, 0).astype(np.uint32)  # the last one is read for `MISSING`, -1
+    if (
+        len(rows) and rows[-1] == len(rows) - 1
+    ):  # all of them: to look up their places would take a tenth of the time
+
+        def places(array: pa.Array) -> Array:
+            found = index.find(_keys(array))
+            found += 1  # `MISSING` is -1
+            return found.view(np.uint32)
+
+        return places
+    at = np.append(rows + 1, 0).astype(np.uint32)  # the last one is read for `MISSING`
     return lambda array: at.take(index.find(_keys(array)))
 
 
