@@ -69,14 +69,14 @@ def _column(name: str, values: Any, type: pa.DataType | None, take_over: TakeOve
             f"column {name!r}: rows of different shapes make no array ({said(error)}); for lists of any length declare the "
             "type with schema=, or give a pyarrow array, such as pa.array(rows, pa.list_(pa.int64()))"
         ) from error
-    if by_rows and array.ndim and not _has_layout(array, type, any_dtype=array is values):
-        return column_from_values(name, values if isinstance(values, list | tuple) else array, type)
     if array.ndim == 0:
         raise SchemaError(
             f"column {name!r}: expected an array with one entry a row, got the scalar {shown(values)}"
         )
     if take_over is not None:
         array = take_over.array(name, array)
+    if by_rows and not _has_layout(array, type, any_dtype=isinstance(values, np.ndarray)):
+        return column_from_values(name, values if isinstance(values, list | tuple) else array, type)
     try:
         return column_from_array(array, type)
     except SchemaError as error:
@@ -89,4 +89,6 @@ def _has_layout(array: np.ndarray[Any, Any], type: pa.DataType | None, *, any_dt
         if type is None or not pa.types.is_fixed_size_list(type) or type.list_size != size:
             return False
         type = type.value_type
-    return array.dtype.kind != "O" and (any_dtype or column_from_array(array[:0].reshape(0)).type == type)
+    return array.dtype.kind not in "OV" and (
+        any_dtype or column_from_array(array[:0].reshape(0)).type == type
+    )

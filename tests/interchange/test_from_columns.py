@@ -98,6 +98,20 @@ def test_map_takes_the_boxes_of_images(how: str) -> None:
     assert batch.column("boxes").to_pylist() == [[[number] * 4] * (number % 3) for number in range(7)]
 
 
+def test_an_array_that_is_filled_again_is_copied() -> None:
+    kept = np.zeros((4, 2, 2))
+
+    def fill(columns: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+        kept[:] = columns["id"][0]
+        return {"x": kept}
+
+    schema = pa.schema({"x": pa.list_(pa.list_(FLOATS))})
+    plan = af.range(12).batch(4).map(fill, format="numpy", schema=schema, num_parallel_calls=1)
+    batches = list(plan)
+    found = [batch.column("x").to_pylist() for batch in batches]
+    assert found == [np.full((4, 2, 2), first).tolist() for first in (0, 4, 8)]
+
+
 def test_without_a_type_rows_of_several_shapes_name_the_way() -> None:
     def ragged(columns: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
         return {"x": [np.zeros(number) for number in columns["id"]]}
