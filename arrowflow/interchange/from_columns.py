@@ -20,9 +20,9 @@ def batch_from_arrays(
 ) -> pa.RecordBatch:
     """Returns columns of one length as a record batch.
 
-    An array is made a column by `column_from_array`. Where `schema` says lists or dicts, the entries of a list, of an
-    array of objects, or of an array of another shape are values of that type, as in `batch_from_rows`. Nothing else of
-    `schema` counts than lists, dicts and tensors. With `take_over`, memory that others may write is copied.
+    An array is made a column by `column_from_array`. Only lists, dicts and tensors of `schema` count. Where it says lists
+    or dicts, a list, an array of objects and an array of another shape hold values of that type, as in `batch_from_rows`.
+    With `take_over`, memory that others may write is copied.
 
     Raises:
         SchemaError: Columns differ in length, or values have no Arrow type, or are not of the type of `schema`.
@@ -61,7 +61,7 @@ def _column(name: str, values: Any, type: pa.DataType | None, take_over: TakeOve
         return column if take_over is None else take_over.column(column)
     by_rows = type is not None and not _is_tensor(type)
     try:
-        array = values if is_masked(values) else np.asarray(values)
+        array = _array(values)
     except ValueError as error:
         if by_rows and isinstance(values, list | tuple):
             return column_from_values(name, values, type)
@@ -81,6 +81,14 @@ def _column(name: str, values: Any, type: pa.DataType | None, take_over: TakeOve
         return column_from_array(array, type)
     except SchemaError as error:
         raise SchemaError(f"column {name!r}: {error}") from error
+
+
+def _array(values: Any) -> Any:
+    """Returns values as an array, with their masks: NumPy itself would forget those of the entries of a list."""
+    if is_masked(values):
+        return values
+    is_list = isinstance(values, list | tuple)
+    return np.ma.array(values) if is_list and any(map(is_masked, values)) else np.asarray(values)
 
 
 def _has_layout(array: np.ndarray[Any, Any], type: pa.DataType | None, *, any_dtype: bool) -> bool:

@@ -90,12 +90,12 @@ def column_from_values(name: str, values: Values, type: pa.DataType | None) -> p
     try:
         if isinstance(values, np.ndarray) and (is_masked(values) or values.dtype.kind == "O"):
             values = values.tolist()  # None where it is masked
-        if isinstance(values, np.ndarray):
-            column = _from_nested(values, type)
-        elif _COMMON.issuperset(classes := set(map(builtins.type, values))):
+        if not isinstance(values, np.ndarray) and _COMMON.issuperset(
+            classes := set(map(builtins.type, values))
+        ):
             column = _array(values, type, classes)
         else:
-            column = _from_nested([_plain(value, type) for value in values], type)
+            column = _from_nested(values, type)
     except _FAILURES as error:
         raise _refused(name, type, values, error) from error
     return convert(column, normalise(column.type))
@@ -192,15 +192,15 @@ def _has_no_type(value: Any) -> bool:
 
 def _from_nested(values: Values, type: pa.DataType | None) -> pa.Array:
     """Returns values as a column; arrays of several dimensions, in lists and dicts too, are nested lists."""
+    if not isinstance(values, np.ndarray):
+        values = [_plain(value, type) for value in values]
     if isinstance(type, pa.FixedShapeTensorType):
         return _tensors(values, type)
     if isinstance(values, np.ndarray):
         return nested_lists(values, type, _from_nested) if values.ndim > 1 else _flat(values, type)
     if (lists := _type_of_arrays(values, type)) is not None:
         return nested_lists(values, lists, _from_nested)
-    if not holds_shaped(values):
-        return _array(values, type)
-    return nested_lists([_plain(value, type) for value in values], type, _from_nested)
+    return nested_lists(values, type, _from_nested) if holds_shaped(values) else _array(values, type)
 
 
 def _type_of_arrays(values: Values, type: pa.DataType | None) -> pa.DataType | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -41,7 +43,12 @@ def test_rows_of_arrays_are_lists_of_the_declared_type(
     sizes: list[int], fixed: int | None, nested: bool, missing: bool, how: str, dtype: str
 ) -> None:
     sizes = sizes if fixed is None else [fixed] * len(sizes)
-    rows: list[Any] = [np.ones((size, 2) if nested else size, dtype) for size in sizes]
+    numbers = itertools.count()
+    shapes = [(size, 2) if nested else (size,) for size in sizes]
+    rows: list[Any] = [
+        np.array([next(numbers) for _ in range(math.prod(shape))]).astype(dtype).reshape(shape)
+        for shape in shapes
+    ]
     inner = pa.list_(FLOATS, 2) if nested else FLOATS
     type = pa.list_(inner) if fixed is None else pa.list_(inner, fixed)
     rows = [*rows, None] if missing else rows
@@ -77,6 +84,46 @@ def test_masked_entries_and_dicts_of_arrays_are_values_too() -> None:
     type = pa.struct({"box": pa.list_(pa.list_(FLOATS, 2)), "class": pa.int8()})
     found = batch_from_arrays({"x": dicts}, pa.schema({"x": type}))
     assert found.to_pydict() == {"x": [{"box": [[0, 0], [0, 0]], "class": 1}, None]}
+
+
+MASKED = np.ma.array([1, 2], mask=[False, True])
+SQUARE = np.zeros((2, 2))
+WHOLE, SQUARES = pa.list_(pa.int64()), pa.list_(pa.list_(FLOATS))
+
+
+@pytest.mark.parametrize("type", [None, WHOLE, pa.list_(pa.int64(), 2)])
+def test_a_list_of_masked_arrays_keeps_their_masks(type: pa.DataType | None) -> None:
+    schema = None if type is None else pa.schema({"x": type})
+    assert batch_from_arrays({"x": [MASKED, MASKED]}, schema).to_pydict() == {"x": [[1, None]] * 2}
+
+
+@pytest.mark.parametrize(
+    ("value", "type"),
+    [
+        ({"a": MASKED, "b": SQUARE}, pa.struct({"a": WHOLE, "b": SQUARES})),
+        ({"a": MASKED, "b": SQUARE}, None),
+        ([{"a": MASKED, "b": SQUARE}], pa.list_(pa.struct({"a": WHOLE, "b": SQUARES}))),
+    ],
+)
+def test_masks_beside_arrays_of_several_dimensions_are_kept(value: Any, type: pa.DataType | None) -> None:
+    schema = None if type is None else pa.schema({"x": type})
+    found = batch_from_rows([{"x": value}], ["x"], schema, "fn").column(0).to_pylist()
+    first = found[0][0] if isinstance(value, list) else found[0]
+    assert first == {"a": [1, None], "b": SQUARE.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("value", "type"),
+    [
+        ({"a": [MASKED], "b": SQUARE}, pa.struct({"a": pa.list_(WHOLE), "b": SQUARES})),
+        ([MASKED], None),
+        (MASKED, pa.fixed_shape_tensor(pa.int64(), [2])),
+    ],
+)
+def test_masks_that_cannot_be_kept_are_refused(value: Any, type: pa.DataType | None) -> None:
+    schema = None if type is None else pa.schema({"x": type})
+    with pytest.raises(SchemaError, match="column 'x'"):
+        batch_from_rows([{"x": value}], ["x"], schema, "fn")
 
 
 @pytest.mark.parametrize("how", HOLDERS)
