@@ -244,6 +244,11 @@ def is_string(type: pa.DataType) -> bool:
     return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
 
 
+def is_list(type: pa.DataType) -> bool:
+    """Returns whether a type is one of lists, of any length or of a fixed size."""
+    return bool(pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type))
+
+
 def is_number(type: pa.DataType) -> bool:
     """Returns whether `type` is an integer or floating-point type that NumPy and both engines compute with."""
     return bool(pa.types.is_integer(type) or type in (pa.float32(), pa.float64()))

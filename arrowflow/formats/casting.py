@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.lazy import compute as pc
+from arrowflow.types import is_list
 
 _MAX_RESCALE = 38
 """Powers of ten that pyarrow knows. Beyond them it casts to wrong decimals, without an error."""
@@ -103,7 +104,7 @@ def _same(one: pa.Array, other: pa.Array) -> bool:
         return not pc.any(pc.invert(same)).as_py()
     if pa.types.is_struct(type):
         return all(_same(a, b) for a, b in zip(one.flatten(), other.flatten(), strict=True))
-    if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
+    if is_list(type):
         lengths = pc.list_value_length(one).equals(pc.list_value_length(other))
         return lengths and _same(one.flatten(), other.flatten())
     return False

@@ -15,9 +15,9 @@ from arrowflow.errors import SchemaError, said
 from arrowflow.interchange.enums import as_enum, enum_values
 from arrowflow.interchange.from_numpy import column_from_array, is_masked
 from arrowflow.interchange.kept_values import check_kept, in_unit, leaf_type
-from arrowflow.interchange.nested_lists import Values, holds_shaped, is_list, nested_lists
+from arrowflow.interchange.nested_lists import Values, holds_shaped, nested_lists
 from arrowflow.lazy import compute as pc
-from arrowflow.types import convert, is_number, normalise
+from arrowflow.types import convert, is_list, is_number, normalise
 
 _COMMON: frozenset[type] = frozenset((NoneType, bool, int, float, str, bytes))
 _MADE = frozenset((pl.Null, pl.Boolean, pl.Int64, pl.Float64, pl.String, pl.Binary))

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.types import is_list
+
 Values: TypeAlias = Sequence[Any] | np.ndarray[Any, Any]
 """Values of rows; an array of several dimensions holds arrays."""
 Make: TypeAlias = Callable[[Values, pa.DataType | None], pa.Array]
@@ -74,16 +76,6 @@ def nested_lists(values: Values, type: pa.DataType | None, make: Make) -> pa.Arr
     return pa.Array.from_buffers(
         type, len(values), [_validity(values, present), pa.py_buffer(offsets)], children=[child]
     )
-
-
-def is_list(type: pa.DataType) -> bool:
-    """Returns whether a type is one of lists, of any length or of a fixed size.
-
-    Examples:
-        >>> is_list(pa.list_(pa.int8(), 3)), is_list(pa.int8())
-        (True, False)
-    """
-    return pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)
 
 
 def _may_be_struct(type: pa.DataType | None) -> bool:

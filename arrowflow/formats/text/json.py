@@ -34,6 +34,7 @@ from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
 from arrowflow.formats.types import check_texts, convert, decoded_schema
 from arrowflow.storage import File, Store
+from arrowflow.types import is_list
 
 _ARRAY: Final = "array"
 _OBJECTS: Final = "objects"
@@ -257,7 +258,7 @@ def _parsed(type: pa.DataType) -> pa.DataType:
     """Returns a type that pyarrow can parse and that is then cast: pyarrow parses only one kind of list."""
     if pa.types.is_struct(type):
         return pa.struct([(each.name, _parsed(each.type)) for each in type.fields])
-    if any(test(type) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
+    if is_list(type):
         return pa.list_(_parsed(type.value_type))
     return type
 

@@ -9,6 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from arrowflow.types import is_list
+
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _VALUE: Final = re.compile(rf"{_STRING}|[^\s,:\[\]{{}}\"]+", re.DOTALL)
@@ -64,7 +66,7 @@ class _Text:
             return self._skip(start)
         if pa.types.is_struct(type) and first == "{":
             return self._object(start, {field.name: field.type for field in type.fields})
-        if _is_list(type) and first == "[":
+        if is_list(type) and first == "[":
             return self._array(start, type.value_type)
         stop = self._skip(start)
         if _is_text(type) and first != '"' and self._text[start:stop] != "null":
@@ -132,10 +134,6 @@ class _Text:
     def _expect(self, place: int, letter: str) -> None:
         if self._text[place] != letter:
             raise ValueError(letter)
-
-
-def _is_list(type: pa.DataType) -> bool:
-    return pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -28,7 +28,7 @@ from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.types import is_untyped
+from arrowflow.types import is_list, is_untyped
 from arrowflow.workarounds.slices import rebased
 
 Counts = npt.NDArray[np.int64]
@@ -98,7 +98,7 @@ def exploded_schema(schema: pa.Schema, column: str) -> pa.Schema:
         return schema
     at = schema.get_field_index(column)
     type = schema.field(at).type
-    if not (pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)):
+    if not is_list(type):
         raise PlanError(
             f"explode: column {column!r} is {type}, expected a list of any length or of a fixed one"
         )
