@@ -515,6 +515,8 @@ def test_a_state_knows_the_record_batches_of_from_arrow(then: Callable[[af.Datas
         state = run.state_dict()
         expected = [batch.to_pylist() for batch in run]
     assert rest(then(table([100] * 3)).batch(7), state) == expected
+    with pytest.raises(af.StateError, match=r"record batches of \[30, 30.*, and came in .*100, 100"):
+        rest(then(table([30] * 10)).batch(7), state)
     with pytest.raises(
         af.StateError, match=r"record batches whose rows have the digest .*, and came in .*100, 100"
     ):
