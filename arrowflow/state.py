@@ -381,11 +381,7 @@ def _cut_otherwise(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
 def _batches(rows: list[int] | str | None) -> str:
     if rows is None:
         return "one record batch"
-    return (
-        f"record batches of {rows} rows"
-        if isinstance(rows, list)
-        else f"record batches whose rows have the {rows}"
-    )
+    return f"record batches {f'of {rows} rows' if isinstance(rows, list) else f'whose rows have the {rows}'}"
 
 
 def _compare_order(found: list[Any] | None, expected: list[Any] | None) -> None:

@@ -168,7 +168,7 @@ def rewrite(
     )
 
 
-state = typer.Typer(help="Looks at saved states.", no_args_is_help=True, rich_markup_mode=None)
+state = typer.Typer(help="Looks at saved states.", no_args_is_help=True)
 app.add_typer(state, name="state")
 
 
@@ -181,9 +181,7 @@ def show(
     _run("states", file, as_json=as_json)
 
 
-cache = typer.Typer(
-    help="Lists and removes entries in folders of cache(path).", no_args_is_help=True, rich_markup_mode=None
-)
+cache = typer.Typer(help="Lists and removes entries in folders of cache(path).", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 CacheFolder = Annotated[str, typer.Argument(metavar="PATH", help="The folder that cache(path) names.")]
 
