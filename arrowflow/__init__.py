@@ -16,7 +16,7 @@ if sys.platform == "win32":
         "(https://learn.microsoft.com/windows/wsl), where it runs as on Linux"
     )
 
-# A fifth of the import would go to looks for garbage among 40,000 new objects, none of which is.
+# A tenth of the import would go to looks for garbage among 40,000 new objects, none of which is.
 _collects = gc.isenabled()
 gc.disable()
 try:

@@ -320,8 +320,8 @@ def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
 
     Names come from each file's header, types from the first MiB of the first file, as `pyarrow.csv` tells them. The
     types are whole numbers, fractions, booleans, dates, times, else text. Whole numbers that exceed int64 are
-    refused, since fractions would round them. For a column that has no value in the first MiB, the next 31 MiB and
-    then the next files are looked through; if it has none there, its type is null. A later value that does not fit is
+    refused, since fractions would round them. A column may have no value in the first MiB. Then the next 31 MiB are
+    looked through, and the next files; if it has none there, its type is null. A later value that does not fit is
     an error that says where. `schema=` gives the types instead, and then a file may lack columns. Files that end in
     `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
 
