@@ -120,11 +120,15 @@ class Ledger:
         self.used += num_bytes
         if self.told:
             self.drain()
-        excess = self.held + (idle_bytes := self.idle_bytes()) - self.budget
-        if excess > 0 and self.take_back is not None and (self.reclaimable or idle_bytes):
-            self.take_back(self, excess)
-            self.drain()
-        self.peak = max(self.peak, self.held)
+        held = self.used + self.reclaimable
+        if self.take_back is not None:
+            excess = held + (idle_bytes := self.idle_bytes()) - self.budget
+            if excess > 0 and (self.reclaimable or idle_bytes):
+                self.take_back(self, excess)
+                self.drain()
+                held = self.used + self.reclaimable
+        if held > self.peak:
+            self.peak = held
 
     def unreserve(self, num_bytes: int) -> None:
         """Takes a reservation back."""

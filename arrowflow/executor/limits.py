@@ -71,6 +71,10 @@ Without turns a worker of 16 lanes (`cluster_costs`, wide) uses 1.2 x the CPU ti
 RECENT_CALLS: Final = 16
 """Calls over which a stage averages its latest times."""
 
+ONE_CALL_SHARE: Final = 0.75
+"""What one call adds to these averages at most, as a share of the time of a short call. A look for garbage falls into any
+call and takes 50 ms: a mean would call that stage's calls long for its next hundred."""
+
 MAX_ITEMS_PER_CALL: Final = 16
 """Items that one call of a serial stage takes, so that many cheap items cost one turn of the scheduler. `handover` of
 columns 1.2 x, a function on batches of 64 rows 1.1 to 1.5 x."""

@@ -55,10 +55,15 @@ LOCKED_CPU_SECONDS, LOCKED_SECONDS = 1e-3, 2e-3
 two wait for each other at each release of the lock. Calls that take longer wait for a disk."""
 
 
+def short_times(*, holds_lock: bool) -> tuple[float, float]:
+    """Returns the CPU and wall seconds below which calls are short."""
+    return (LOCKED_CPU_SECONDS, LOCKED_SECONDS) if holds_lock else (CHEAP_CPU_SECONDS, CHEAP_SECONDS)
+
+
 def are_short(calls: int, cpu_seconds: float, busy_seconds: float, *, holds_lock: bool) -> bool:
     """Whether calls of these times are so short that to wake another thread for them costs more than they do."""
     cold = 1 + FIRST_CALLS / calls  # the first ones take longer
-    cpu, busy = (LOCKED_CPU_SECONDS, LOCKED_SECONDS) if holds_lock else (CHEAP_CPU_SECONDS, CHEAP_SECONDS)
+    cpu, busy = short_times(holds_lock=holds_lock)
     return cpu_seconds < cpu * cold and busy_seconds < busy * cold
 
 

@@ -42,7 +42,7 @@ class Slot:
         iterator: What is left of it.
         results: Chunks that wait for their turn.
         buffers: The buffers of the latest of these, since it was started or went on.
-        claims: Claims on what is kept of the input, one for each chunk of it that was not made yet.
+        claims: Claims on what is kept of the input, one for each chunk of it that was not made yet; None where nothing is.
         done: Whether it makes no further chunk.
         error: Why it makes none, if not because it was finished.
         left_out: Bad rows since it was started or went on.
@@ -68,16 +68,16 @@ class Slot:
         "splits",
     )
 
-    def __init__(self, item: Any, number: int) -> None:
+    def __init__(self, item: Any, number: int, claims: deque[Ticket] | None = None) -> None:
         self.item = item
         self.number = number
+        self.claims = claims
         self.origin: Origin = item.origin
         self.splits: Collection[int] = (self.origin.split,)
         self.estimate: Estimate = NO_BYTES
         self.iterator: Iterator[Made] | None = None
         self.results: list[Item] = []
         self.buffers: list[Buffers] = []
-        self.claims: deque[Ticket] = deque()
         self.running = self.done = False
         self.error: BaseException | None = None
         self.left_out: LeftOut = NO_BAD_ROWS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
+from arrowflow.executor.limits import ONE_CALL_SHARE, RECENT_CALLS, SHORTEST_CALL_SECONDS
 from arrowflow.physical.stage import StagePlan
 from arrowflow.physical.tuning import (
     FIRST_CALLS,
@@ -16,6 +16,7 @@ from arrowflow.physical.tuning import (
     StageLimits,
     StageStatistics,
     are_short,
+    short_times,
 )
 
 
@@ -24,7 +25,8 @@ class Measures:
 
     Attributes:
         refused: How often a look found input and no call could start, by `Gate`.
-        lately: CPU and wall seconds of a call, or of a chunk of one that makes several.
+        lately: CPU and wall seconds of a call, or of a chunk of one that makes several. One call alone makes no short ones
+            look long (`ONE_CALL_SHARE`): `overhead` with 512 inputs takes 1.5 x as long without that.
         calls_are_brief: Whether its calls are so brief that their CPU share would be noise: they count as computing.
         calls_are_short: Whether to wake another thread for its calls costs more than they do, as far as is known.
     """
@@ -43,6 +45,8 @@ class Measures:
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
         self.unfinished = NO_TIMES
         self.lately = (0.0, 0.0)
+        cpu, elapsed = short_times(holds_lock=self.holds_lock)
+        self._most_change = (ONE_CALL_SHARE * cpu, ONE_CALL_SHARE * elapsed)
         self.calls_are_brief = False
         self.calls_are_short = limits.calls_are_short and not self.foreign
 
@@ -61,10 +65,14 @@ class Measures:
             cpu, elapsed = cpu / chunks, elapsed / chunks
         weight = 1 / calls if calls < RECENT_CALLS else 1 / RECENT_CALLS
         before_cpu, before = self.lately
-        cpu, elapsed = before_cpu + weight * (cpu - before_cpu), before + weight * (elapsed - before)
+        most_cpu, most = self._most_change
+        change_cpu, change = weight * (cpu - before_cpu), weight * (elapsed - before)
+        cpu = before_cpu + (change_cpu if change_cpu < most_cpu else most_cpu)
+        elapsed = before + (change if change < most else most)
         self.lately = (cpu, elapsed)
         self.calls_are_brief = calls >= FIRST_CALLS and elapsed < SHORTEST_CALL_SECONDS
-        calls = max(calls, self.chunks)
+        if self.chunks > calls:
+            calls = self.chunks
         if calls >= FIRST_CALLS and not self.foreign:
             self.calls_are_short = are_short(calls, cpu, elapsed, holds_lock=self.holds_lock)
 

@@ -234,9 +234,10 @@ class ParallelQueue(Queue):
             self._suspended -= 1
         else:
             item: Any = self._next_task if self.upstream is None else self.upstream.out.popleft()
-            item, claims, estimate = self._with_kept(item, estimate)
-            slot = Slot(item, self._next_number)
-            slot.claims = claims
+            claims: deque[Ticket] | None = None
+            if self._kept is not None and self._reader is not None:
+                item, claims, estimate = self._with_kept(item, self._reader)
+            slot = Slot(item, self._next_number, claims)
             self._next_number += 1
             if self._tasks is not None:
                 self._next_task = self._following_task()
@@ -250,14 +251,11 @@ class ParallelQueue(Queue):
             ledger.spared += estimate.most - estimate.least
         return slot
 
-    def _with_kept(self, item: Any, estimate: Estimate) -> tuple[Any, deque[Ticket], Estimate]:
+    def _with_kept(self, item: Any, reader: ReaderKernel) -> tuple[Any, deque[Ticket], Estimate]:
         """Returns an input that holds what is kept of it, claims on that, and the bytes that the rest takes."""
-        reader, claims = self._reader, deque[Ticket]()
-        if self._kept is None or reader is None:
-            return item, claims, estimate
         payload, found = reader.holding(item.chunk)
         self.run.kept_rows += sum(kept.chunk.num_rows for kept in found)
-        claims.extend(self.run.ledger.charge(kept.buffers) for kept in found)
+        claims = deque(self.run.ledger.charge(kept.buffers) for kept in found)
         estimate = self.sizes.of_told(reader.num_bytes(payload), reader.most_bytes(payload))
         return item._replace(chunk=payload), claims, estimate
 
@@ -281,7 +279,7 @@ class ParallelQueue(Queue):
         results, made = call.results, 0
         self.turn_chunks += len(call.buffers)
         for at, buffers in enumerate(call.buffers, len(results) - len(call.buffers)):
-            if buffers is REUSED:
+            if buffers is REUSED and call.claims is not None:
                 results[at] = results[at]._replace(ticket=call.claims.popleft())
             elif buffers:
                 ticket = ledger.charge(buffers, lent=self._lends)
@@ -300,7 +298,7 @@ class ParallelQueue(Queue):
             call.group = None
         if call.done:
             call.item = NOTHING  # lets go of the input while the results wait for their turn
-            call.claims.clear()
+            call.claims = None
         self._deliver(call)
 
     def _learn(self, call: Slot, made: int) -> None:

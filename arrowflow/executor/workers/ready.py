@@ -200,19 +200,21 @@ class ReadySet:
         for stage in stream.downstream_first:
             try:
                 look = stage.look(room)
-                if isinstance(look, Waits) and stage.settle():
+                if type(look) is Waits:
+                    if not stage.settle():
+                        continue
                     look = stage.look(room)
             except Exception as error:
                 look = Done(True, located(error, stage.plan.specs[0].operator))
-            if isinstance(look, Ready):
+            if type(look) is Ready:
                 return look
-            if isinstance(look, Blocked):
+            if type(look) is Blocked:
                 stage.refused[look.gate] += 1
                 if look.most_bytes > most_bytes:
                     most_bytes = look.most_bytes
                 elif look is NO_TOKEN:
                     tokenless = True
-            elif isinstance(look, Done) and look.ends:
+            elif type(look) is Done and look.ends:
                 stage.end(look.error)
         self.lacks_token = self.lacks_token or tokenless
         if stream is not self._root and stream.rank is not None:
