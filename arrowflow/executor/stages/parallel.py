@@ -102,9 +102,10 @@ class ParallelQueue(Queue):
         has_input = self._next_task is not None if upstream is None else bool(upstream.out)
         if not has_input and not self._suspended:
             return self._without_input()
-        if self.running >= self.limits.max_calls:
+        limits = self.limits
+        if self.running >= limits.max_calls:
             return ALL_CALLS
-        if not fits(self.limits.weight, room):
+        if not fits(limits.weight, room):
             return NO_TOKEN
         if self._suspended:
             look = self._look_at_suspended()
@@ -113,10 +114,11 @@ class ParallelQueue(Queue):
 
     def _look_at_input(self) -> Look:
         begins_line = self._begins_line
-        if not begins_line and len(self.slots) >= self.limits.max_slots:
-            return ALL_SLOTS
-        if not begins_line and self.turn_chunks >= self.limits.max_turn_chunks:
-            return ALL_TURNS
+        if not begins_line:
+            if len(self.slots) >= self.limits.max_slots:
+                return ALL_SLOTS
+            if self.turn_chunks >= self.limits.max_turn_chunks:
+                return ALL_TURNS
         return self._weigh(None, self._estimate(), head=begins_line and not self.out)
 
     def _look_at_suspended(self) -> Look:

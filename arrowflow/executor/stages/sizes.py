@@ -106,10 +106,11 @@ class Sizes:
             free: Whether it may make anything, however small its input.
         """
         least = int(self.bytes_per_row * item.chunk.num_rows)
-        if self.agreed >= FIRST_CALLS and ledger.fits(UNTOLD_GROWTH * least):
-            return Estimate(
-                least, SURPRISE_GROWTH * least
-            )  # the bytes of a slice of 40 columns take 100 µs to count
+        if self.agreed >= FIRST_CALLS:
+            if not least:
+                return NO_BYTES
+            if ledger.fits(UNTOLD_GROWTH * least):  # the bytes of a slice of 40 columns take 100 µs to count
+                return Estimate(least, SURPRISE_GROWTH * least)
         given = _input_bytes(item)
         untold = max(UNTOLD_BYTES, UNTOLD_GROWTH * given) if free else SURPRISE_GROWTH * given
         if self._given_bytes:
