@@ -127,8 +127,7 @@ class Ledger:
                 self.take_back(self, excess)
                 self.drain()
                 held = self.used + self.reclaimable
-        if held > self.peak:
-            self.peak = held
+        self.peak = max(self.peak, held)
 
     def unreserve(self, num_bytes: int) -> None:
         """Takes a reservation back."""

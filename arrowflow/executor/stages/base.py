@@ -369,8 +369,7 @@ class Queue(Measures, ABC):
         if rows:
             self.rows += rows
             self.chunks += 1
-        if len(out) > self.max_ready_items:
-            self.max_ready_items = len(out)
+        self.max_ready_items = max(self.max_ready_items, len(out))
 
     def end(self, error: BaseException | None = None) -> None:
         """Marks that nothing more comes, and stops the stages before it: they would work for nobody."""

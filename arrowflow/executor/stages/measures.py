@@ -71,8 +71,7 @@ class Measures:
         elapsed = before + (change if change < most else most)
         self.lately = (cpu, elapsed)
         self.calls_are_brief = calls >= FIRST_CALLS and elapsed < SHORTEST_CALL_SECONDS
-        if self.chunks > calls:
-            calls = self.chunks
+        calls = max(calls, self.chunks)
         if calls >= FIRST_CALLS and not self.foreign:
             self.calls_are_short = are_short(calls, cpu, elapsed, holds_lock=self.holds_lock)
 

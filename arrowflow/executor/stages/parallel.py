@@ -257,7 +257,7 @@ class ParallelQueue(Queue):
         """Returns an input that holds what is kept of it, claims on that, and the bytes that the rest takes."""
         payload, found = reader.holding(item.chunk)
         self.run.kept_rows += sum(kept.chunk.num_rows for kept in found)
-        claims = deque(self.run.ledger.charge(kept.buffers) for kept in found)
+        claims = deque[Ticket](self.run.ledger.charge(kept.buffers) for kept in found)
         estimate = self.sizes.of_told(reader.num_bytes(payload), reader.most_bytes(payload))
         return item._replace(chunk=payload), claims, estimate
 
