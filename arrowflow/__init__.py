@@ -16,7 +16,8 @@ if sys.platform == "win32":
         "(https://learn.microsoft.com/windows/wsl), where it runs as on Linux"
     )
 
-# A tenth of the import would go to looks for garbage among 40,000 new objects, none of which is.
+# A tenth of the import would go to looks for garbage among 40,000 new objects, none of which is. One look at its end makes them
+# old ones. Otherwise a run soon after it would stand still for another one, 50 ms.
 _collects = gc.isenabled()
 gc.disable()
 try:
@@ -77,6 +78,7 @@ try:
     from arrowflow.state import merge_states
 finally:
     if _collects:
+        gc.collect(1)
         gc.enable()
 
 __version__ = "0.1.0"
