@@ -109,6 +109,8 @@ def tar_webdataset() -> harness.Measurement:
 
 def delta_arrowflow(column: str, least: float) -> harness.Measurement:
     """Filters the table by arrowflow."""
+    import deltalake  # noqa: F401  (imports are not measured)
+
     path = _delta()
     data.read_through([str(each) for each in Path(path).glob("*.parquet")])
     watch = harness.Stopwatch()

@@ -80,6 +80,31 @@ def test_chunks_of_a_function_exceed_the_budget_one_at_a_time(
     assert engine.ledger.peak <= budget + largest + made_of + INPUT_BYTES
 
 
+class Skewed:
+    """Makes many rows of a few."""
+
+    def __init__(self, every: int | None, times: int) -> None:
+        self.every, self.times = every, times
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        ids = batch["id"]
+        is_large = ids < 1 if self.every is None else ids % self.every == 0
+        return {"id": np.repeat(ids, np.where(is_large, self.times, 1))}
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 8])
+@pytest.mark.parametrize(("every", "times"), [(None, 100_000), (50_000, 20_000), (50_000, 500_000)])
+def test_a_few_large_rows_in_a_small_call_do_not_count_as_if_all_were_large(
+    every: int | None, times: int, cpus: int
+) -> None:
+    """The first call has 128 rows, later ones 65,536."""
+    budget, largest = 16 * MIB, 8 * (times + 65_536)
+    options = af.Options(ram_budget=budget, cpu_budget=cpus)
+    engine = stepper_of(af.range(600_000).map(Skewed(every, times), format="numpy").with_options(options))
+    read_slowly(engine, 40)
+    assert engine.ledger.peak <= budget + largest + INPUT_BYTES
+
+
 def test_a_consumer_that_does_not_come_back_stops_the_pipeline_at_its_budget() -> None:
     calls: list[int] = []
 

@@ -56,6 +56,26 @@ def test_the_message_names_operator_part_and_limit() -> None:
     refused(af.StateError, loads(mixed, ("functions",), []), "functions is [], expected names with values")
 
 
+def test_an_endless_input_does_not_skip_rows_for_ever() -> None:
+    """Its end would be no limit."""
+
+    def chosen() -> af.Dataset:
+        numbers = af.from_numpy({"choice": [0, 1, 1]}).repeat()
+        return af.choose_from_datasets([af.range(500), af.range(500)], numbers).batch(7)
+
+    def cut() -> af.Dataset:
+        return af.range(3).repeat().batch(7)
+
+    for make, path in ((chosen, ("position", 0, 1, 1)), (cut, ("position", 1))):
+        refused(
+            af.StateError,
+            loads(make, path, 1 << 40),
+            "offset is 1099511627776",
+            "to 4,294,967,296",
+            "altered",
+        )
+
+
 @pytest.mark.parametrize(
     "value", [{}, {"lanes": 3, "step": 0}, {"lanes": {"x": [None, 0, False]}, "step": 0}, 7, "lanes"]
 )

@@ -6,6 +6,7 @@ import gzip
 import io
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -476,6 +477,12 @@ KNOWN = ", ".join(FORMATS)
 def test_files_without_a_format_are_told_their_reader(paths: Any, code: str) -> None:
     text = f"read: format= names the format of the files, one of {KNOWN}"
     assert told(lambda: af.read(paths)) == (f"{text}; write `{code}`" if code else text)
+
+
+def test_tables_without_a_format_are_told_their_reader(tmp_path: Path) -> None:
+    for name, code in (("_delta_log", 'af.read_delta("…")'), ("_versions", 'af.read_lance("…")')):
+        (tmp_path / name / name).mkdir(parents=True)
+        assert told(partial(af.read, tmp_path / name)).endswith(f"; write `{code}`")
 
 
 def test_formats_that_others_read_are_told_their_way() -> None:

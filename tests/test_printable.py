@@ -40,6 +40,12 @@ def test_plans_and_reports() -> None:
     assert isinstance(found.value.__cause__, ValueError)
 
 
+def test_copies_of_columns() -> None:
+    for null in ("error", "mask"):
+        loader = named().batch(2, mask=CODES + "mask", pad_remainder=True).to_numpy(null=null)
+        check(loader.explain(copies=True))
+
+
 def test_errors_of_names() -> None:
     with pytest.raises(af.PlanError) as found:
         named().select(CODES + "x")

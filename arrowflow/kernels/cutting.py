@@ -11,7 +11,7 @@ import pyarrow as pa
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Gone, Position
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class CutPosition(NamedTuple):
     """
 
     before: Position
-    offset: int
+    offset: Gone
     number: int
 
 

@@ -10,7 +10,7 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.pieces import PieceCutter, PieceOperator, Pieces
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Gone, Position
 from arrowflow.plan.shape import MAX_SPLIT, Shape
 
 
@@ -42,7 +42,7 @@ class RecutPosition(NamedTuple):
     """
 
     before: Position
-    offset: int
+    offset: Gone
     split: Annotated[int, -1, MAX_SPLIT]
     piece: int
 

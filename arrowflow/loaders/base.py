@@ -14,7 +14,7 @@ import pyarrow as pa
 from arrowflow import iterator as iteration
 from arrowflow import run
 from arrowflow.delivery import EpochCounter, Progress
-from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, said
+from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, printable, said
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.observe.glance import glance_at_run
@@ -374,4 +374,4 @@ class Loader(Reported, Generic[T]):
         export = self._hand_over.make_export(schema, owned=prepared.owns_buffers, request=request)
         columns = export.explain()
         before = [text for node in post_order(prepared.optimised) for text in node.copies()]
-        return "\n".join([*columns, *before])
+        return printable("\n".join([*columns, *before]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from arrowflow.errors import StateError
 
@@ -19,6 +19,10 @@ Position = tuple[Any, ...] | None
 """State from which the next chunk is made: nested tuples of what JSON gives back unchanged, None for the start.
 
 Two classes stand for objects of JSON: `LanesPosition` and `Arrived`."""
+
+
+Gone = Annotated[int, 0, 1 << 32]
+"""Rows of a chunk, or of some chunks, that are gone. A state with more was altered: an endless input would skip them for ever."""
 
 
 class Mark(NamedTuple):
@@ -30,7 +34,7 @@ class Mark(NamedTuple):
     """
 
     before: Position
-    offset: int
+    offset: Gone
 
 
 class Counted(NamedTuple):

@@ -125,7 +125,8 @@ def _value(value: Any, kind: Any, path: str) -> Any:
     if kind is int or get_origin(kind) is Annotated:
         least, most = (*get_args(kind)[1:], MAX_NUMBER)[:2] if kind is not int else (0, MAX_NUMBER)
         if type(value) is not int or not least <= value <= most:
-            raise _unfit(path, f"a whole number from {least} on", value)
+            limit = "on" if most >= MAX_NUMBER else f"to {most:,}"
+            raise _unfit(path, f"a whole number from {least} {limit}", value)
     elif kind is float:
         is_number = type(value) is float or (type(value) is int and abs(value) <= MAX_NUMBER)
         if not is_number or not math.isfinite(value):

@@ -8,6 +8,7 @@ from arrowflow.storage.clients import CONNECTIONS, forget_listings
 from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
+from arrowflow.storage.listing import table_reader
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
 from arrowflow.storage.objects import Objects
 from arrowflow.storage.requests import Requests
@@ -44,5 +45,6 @@ __all__ = [
     "resolve",
     "shown_paths",
     "storage_failure",
+    "table_reader",
     "told_stamp",
 ]

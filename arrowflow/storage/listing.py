@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from arrowflow.errors import PlanError, SourceError, closest, without_credentials
@@ -32,6 +33,14 @@ _LAKES: Final = {
 }
 """Folders in which a table says which of its files are current: the format of the table, and its reader."""
 _ICEBERG: Final = ".metadata.json"
+
+
+def table_reader(folder: str) -> str | None:
+    """Returns the call that reads a local folder, if that is a table of Delta Lake, Hudi or Lance."""
+    found = (
+        reader for name, (_, reader) in _LAKES.items() if name != "metadata" and Path(folder, name).is_dir()
+    )
+    return next(found, None)
 
 
 def as_files(filesystem: Any, listed: list[tuple[Any, int | None]]) -> tuple[File, ...]:

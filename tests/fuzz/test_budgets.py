@@ -69,6 +69,7 @@ class Case:
     cpu_budget: int
     seed: int
     deterministic: bool = True
+    chunk_rows: int | None = CHUNK_ROWS
 
     def dataset(self) -> af.Dataset:
         dataset = COMBINED[self.combine]([each.dataset() for each in self.inputs])
@@ -77,7 +78,7 @@ class Case:
         options = af.Options(
             ram_budget=self.ram_budget,
             cpu_budget=self.cpu_budget,
-            max_chunk_rows=CHUNK_ROWS,
+            max_chunk_rows=self.chunk_rows,
             seed=1,
             deterministic=self.deterministic,
         )
@@ -183,6 +184,18 @@ class Skewed:
         )
 
 
+class Burst:
+    """Makes so many rows of each of the first ten."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        ids = batch.column("id").to_numpy()
+        ids = ids.repeat(np.where(ids < 10, 20 * self.times, 1))
+        return pa.record_batch({"id": ids, "wide": lists(np.zeros((len(ids), 20), np.int64))})
+
+
 def only_ids(dataset: af.Dataset) -> af.Dataset:
     """Brings inputs to the same columns, of which one is wide."""
     return dataset.map(Inflate(250))
@@ -192,6 +205,7 @@ FUNCTIONS: dict[str, Callable[[af.Dataset, int], af.Dataset]] = {
     "inflate": lambda dataset, size: dataset.map(Inflate(10 * size)),
     "repeat rows": lambda dataset, size: dataset.map(Repeated(size)),
     "skew rows": lambda dataset, size: dataset.map(Skewed(size)),
+    "burst": lambda dataset, size: dataset.map(Burst(size)),
     "filter": lambda dataset, size: dataset.filter(pl.col("id") % (size + 1) != 0),
     "one by one": lambda dataset, size: dataset.map(Inflate(10 * size), num_parallel_calls=1),
 }
@@ -253,6 +267,7 @@ CASES = st.builds(
     cpu_budget=st.sampled_from([1, 2, 8]),
     seed=st.integers(0, 1 << 16),
     deterministic=st.booleans(),
+    chunk_rows=st.sampled_from([CHUNK_ROWS, None]),
 )
 
 

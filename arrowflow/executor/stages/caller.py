@@ -37,6 +37,7 @@ class Slot:
         number: Its number in the order of inputs.
         splits: The splits of what it makes, as far as an `UnorderedQueue` has to know them.
         estimate: The bytes that it may take.
+        reserved_bytes: Those that are reserved for it while it runs.
         running: Whether a thread runs it. Until that ends, the fields after this one are the thread's alone.
         origin: Origin of the chunk that it makes.
         iterator: What is left of it.
@@ -63,6 +64,7 @@ class Slot:
         "looked",
         "number",
         "origin",
+        "reserved_bytes",
         "results",
         "running",
         "splits",
@@ -75,6 +77,7 @@ class Slot:
         self.origin: Origin = item.origin
         self.splits: Collection[int] = (self.origin.split,)
         self.estimate: Estimate = NO_BYTES
+        self.reserved_bytes = 0
         self.iterator: Iterator[Made] | None = None
         self.results: list[Item] = []
         self.buffers: list[Buffers] = []

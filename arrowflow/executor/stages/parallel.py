@@ -92,7 +92,7 @@ class ParallelQueue(Queue):
     @property
     def reserved_bytes(self) -> int:  # type: ignore[override]
         """Bytes that are reserved for its calls in flight."""
-        return sum(slot.estimate.least for slot in self.slots if slot.running)
+        return sum(slot.reserved_bytes for slot in self.slots if slot.running)
 
     def look(self, room: float = math.inf) -> Look:
         """Rule 3 of the behaviour contract: room, or all that follows stands still without it."""
@@ -248,8 +248,13 @@ class ParallelQueue(Queue):
         slot.running = True
         self.running += 1
         if estimate.most:
-            ledger = self.run.ledger
-            ledger.reserve(estimate.least)
+            ledger, least = self.run.ledger, estimate.least
+            if self.caller.head is None:
+                # What a function makes is foretold by other calls: a few large rows would count as many. More than
+                # all that is free keeps no other call from starting.
+                least = min(least, max(0, ledger.budget - ledger.used))
+            slot.reserved_bytes = least
+            ledger.reserve(least)
             ledger.spared += estimate.most - estimate.least
         return slot
 
@@ -267,7 +272,7 @@ class ParallelQueue(Queue):
         call.running = False
         ledger, estimate = self.run.ledger, call.estimate
         if estimate.most:
-            ledger.unreserve(estimate.least)
+            ledger.unreserve(call.reserved_bytes)
             ledger.spared -= estimate.most - estimate.least
         if self.ended:
             # Stopped while the call ran: its results are for nobody.

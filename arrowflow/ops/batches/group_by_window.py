@@ -24,7 +24,7 @@ from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKerne
 from arrowflow.ops.columns.select import expand_named
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Node
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Gone, Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.types import is_untyped
@@ -187,7 +187,7 @@ class GroupPosition(NamedTuple):
     """
 
     before: Position
-    offset: int
+    offset: Gone
     first: int
     next_row: int
     emitted: Sequence[int]

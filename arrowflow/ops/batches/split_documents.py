@@ -17,7 +17,7 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.ops.batches.overlap import Overlap
 from arrowflow.ops.batches.packing import Integers
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Gone, Position
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class SplitPosition(NamedTuple):
     """
 
     before: Position
-    offset: int
+    offset: Gone
     used: int
     left: int
     number: int

@@ -18,7 +18,7 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.functions.function import function_name
 from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Node
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Gone, Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.walk import rows_in_lanes
 
@@ -123,7 +123,7 @@ class OpenElement(NamedTuple):
     place: int
     number: int
     before: Position
-    offset: int
+    offset: Gone
 
 
 class InterleavePosition(NamedTuple):
