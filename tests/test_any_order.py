@@ -194,6 +194,13 @@ def test_a_place_moves_on_when_the_first_call_is_over() -> None:
     assert listed(later) == {"before": None, "below": None, "came": [[1, 3]], "again": [[0, 2]]}
 
 
+def test_the_place_where_a_stage_was_opened_tells_what_came_since() -> None:
+    """A state may still be taken from it."""
+    arrivals = Arrivals(Arrived((7,), [], []).position())
+    arrivals.put(0, made(0, 3, 8), ends=False)
+    assert listed(arrivals.start.position()) == {"before": [7], "below": None, "came": [], "again": [[0, 3]]}
+
+
 def test_rows_that_came_are_dropped_and_the_rest_is_not() -> None:
     arrivals = Arrivals(Arrived((7,), [(0, 5)], []).position())
     assert arrivals.before == (7,) and arrivals.rest(0, made(0, 3, 8)) is None

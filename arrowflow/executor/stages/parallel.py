@@ -215,7 +215,7 @@ class ParallelQueue(Queue):
             return self.sizes.of_told(reader.num_bytes(item.chunk), reader.most_bytes(item.chunk))
         if self.plan.process:
             # Input and result of the call are copied into shared memory.
-            copied = int(item.chunk.nbytes + self.sizes.bytes_per_row * item.chunk.num_rows)
+            copied = item.chunk.nbytes + self.sizes.foreseen_bytes(item.chunk.num_rows)
             return Estimate.known(copied or FIRST_CALL_BYTES)
         if not self.plan.kernels:
             return Estimate.known(FIRST_CALL_BYTES)

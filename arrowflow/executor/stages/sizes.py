@@ -52,6 +52,8 @@ class Sizes:
     __slots__ = (
         "_given_bytes",
         "_made_of_given_bytes",
+        "_most_bytes",
+        "_most_rows",
         "agreed",
         "bytes_per_row",
         "chunk_bytes",
@@ -65,11 +67,14 @@ class Sizes:
         self.chunk_bytes: int | None = None
         self.excess_bytes = self.agreed = 0
         self._given_bytes = self._made_of_given_bytes = 0  # of the calls whose input's bytes are known
+        self._most_bytes = self._most_rows = 0  # that a call made, and that the input of one had
 
     def learn_function(self, num_bytes: int, input_rows: int, estimate: Estimate) -> None:
         """Notes what a chunk took; buffers that the input has too are charged already, and no call allocates them."""
         if num_bytes > self.bytes_per_row * input_rows:
             self.bytes_per_row = num_bytes / input_rows
+        self._most_bytes = max(self._most_bytes, num_bytes)
+        self._most_rows = max(self._most_rows, input_rows)
         self.agreed = self.agreed + 1 if num_bytes <= estimate.most else 0
         if estimate.given_bytes:
             self._given_bytes += estimate.given_bytes
@@ -83,6 +88,14 @@ class Sizes:
         """Notes what a call took whose kernel told its bytes, if that told any."""
         if estimate.given_bytes:
             self.excess_bytes = max(self.excess_bytes, num_bytes - estimate.given_bytes)
+
+    def foreseen_bytes(self, rows: int) -> int:
+        """Returns the bytes that a call on so many rows makes, by the rows of earlier calls.
+
+        One small call with a few large rows says little of a large call, once there was one.
+        """
+        num_bytes = int(self.bytes_per_row * rows)
+        return num_bytes if rows > self._most_rows else min(num_bytes, self._most_bytes)
 
     def of_stream(self) -> Estimate:
         """Returns the bytes that the next chunk of a generator takes."""
@@ -105,7 +118,7 @@ class Sizes:
             ledger: The bytes that the run holds.
             free: Whether it may make anything, however small its input.
         """
-        least = int(self.bytes_per_row * item.chunk.num_rows)
+        least = self.foreseen_bytes(item.chunk.num_rows)
         if self.agreed >= FIRST_CALLS:
             if not least:
                 return NO_BYTES

@@ -68,6 +68,14 @@ def test_rows_that_are_larger_make_more(factor: int) -> None:
     assert estimate(sizes, 100 * factor).least == 300 * factor
 
 
+def test_a_few_large_rows_in_a_small_call_say_little_of_large_calls() -> None:
+    sizes = Sizes()
+    sizes.learn_function(800, 10, Estimate.known(0))
+    assert sizes.foreseen_bytes(ROWS) == 80 * ROWS
+    sizes.learn_function(500, ROWS, Estimate.known(0))
+    assert [sizes.foreseen_bytes(rows) for rows in (5, 10, ROWS, 2 * ROWS)] == [400, 800, 800, 160 * ROWS]
+
+
 def test_functions_that_return_their_input_run_beside_each_other() -> None:
     sizes = Sizes()
     for _ in range(21):
