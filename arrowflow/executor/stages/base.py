@@ -156,6 +156,7 @@ class Stream:
         boundary: The boundary that opened it, if any.
         to_begin: Whether its boundary has taken nothing from it so far.
         stages: Its stages, upstream first.
+        last: The stage whose output is the stream's.
         downstream_first: Its stages that workers run, in the order of looks for work.
         last_to_wait: The stage whose calls all have to be started before the next stream may wait beside this one.
         rank: Its place in the order of looks; None while it is not scheduled. This and the next two are the ready set's.
@@ -163,6 +164,7 @@ class Stream:
         tokenless: Whether it is noted for a look when there is a token.
     """
 
+    last: Queue
     last_to_wait: Queue
 
     def __init__(
@@ -180,11 +182,6 @@ class Stream:
         self.downstream_first: list[Queue] = []
         self.rank: int | None = None
         self.noted = self.tokenless = False
-
-    @property
-    def last(self) -> Queue:
-        """The stage whose output is the stream's."""
-        return self.stages[-1]
 
     @property
     def holds_lock(self) -> bool:

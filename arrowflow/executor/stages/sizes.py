@@ -118,10 +118,10 @@ class Sizes:
             ledger: The bytes that the run holds.
             free: Whether it may make anything, however small its input.
         """
+        if self.agreed >= FIRST_CALLS and not self.bytes_per_row:
+            return NO_BYTES
         least = self.foreseen_bytes(item.chunk.num_rows)
         if self.agreed >= FIRST_CALLS:
-            if not least:
-                return NO_BYTES
             if ledger.fits(UNTOLD_GROWTH * least):  # the bytes of a slice of 40 columns take 100 µs to count
                 return Estimate(least, SURPRISE_GROWTH * least)
         given = _input_bytes(item)

@@ -142,6 +142,7 @@ def open_stream(stream: Stream, position: Position) -> None:
         if isinstance(stage, BoundaryQueue):
             context.boundary = stage
         stream.stages.append(stage)
+    stream.last = stream.stages[-1]
     stream.downstream_first = stream.stages[::-1]
     stream.last_to_wait = _last_to_wait(stream)
 
