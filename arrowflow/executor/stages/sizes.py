@@ -121,9 +121,9 @@ class Sizes:
         if self.agreed >= FIRST_CALLS and not self.bytes_per_row:
             return NO_BYTES
         least = self.foreseen_bytes(item.chunk.num_rows)
-        if self.agreed >= FIRST_CALLS:
-            if ledger.fits(UNTOLD_GROWTH * least):  # the bytes of a slice of 40 columns take 100 µs to count
-                return Estimate(least, SURPRISE_GROWTH * least)
+        if self.agreed >= FIRST_CALLS and ledger.fits(UNTOLD_GROWTH * least):
+            # the bytes of a slice of 40 columns take 100 µs to count
+            return Estimate(least, SURPRISE_GROWTH * least)
         given = _input_bytes(item)
         untold = max(UNTOLD_BYTES, UNTOLD_GROWTH * given) if free else SURPRISE_GROWTH * given
         if self._given_bytes:
