@@ -29,7 +29,7 @@ import pyarrow as pa
 PINNED_SHARE: Final = 1.25
 """Chunks are kept as they are if their buffers take no more than this, for each byte of their rows."""
 
-FIRST_BYTES: Final = 1 << 30
+FIRST_BYTES: Final = 256 << 20
 """Most bytes that are kept of splits that were decoded once: a single epoch shall cost nothing, and kept memory is not used
 again. To get 1 GiB anew takes 0.1 s, but 2 s in some virtual machines, which get each page from their host at its first use."""
 
