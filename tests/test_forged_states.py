@@ -76,6 +76,19 @@ def test_an_endless_input_does_not_skip_rows_for_ever() -> None:
         )
 
 
+def test_rows_between_windows_that_do_not_touch_are_no_forgery() -> None:
+    """There may be more of them than any chunk has rows."""
+
+    def windows() -> af.Dataset:
+        return af.range(1 << 40).window(2, shift=1 << 33)
+
+    state = state_of(windows)
+    assert state["position"][1] > 1 << 32
+    with iter(windows()) as iterator:
+        iterator.load_state_dict(state)
+    refused(af.StateError, loads(windows, ("position", 1), 1 << 40), "offset is 1099511627776")
+
+
 @pytest.mark.parametrize(
     "value", [{}, {"lanes": 3, "step": 0}, {"lanes": {"x": [None, 0, False]}, "step": 0}, 7, "lanes"]
 )

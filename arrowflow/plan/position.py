@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 from arrowflow.errors import StateError
 
@@ -21,7 +21,9 @@ Position = tuple[Any, ...] | None
 Two classes stand for objects of JSON: `LanesPosition` and `Arrived`."""
 
 
-Gone = Annotated[int, 0, 1 << 32]
+MAX_GONE: Final = 1 << 32
+
+Gone = Annotated[int, 0, MAX_GONE]
 """Rows of a chunk, or of some chunks, that are gone. A state with more was altered: an endless input would skip them for ever."""
 
 

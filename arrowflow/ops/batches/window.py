@@ -29,8 +29,8 @@ from arrowflow.ops.batches.series import (
 )
 from arrowflow.options import MAX_CHUNK_ROWS, MAX_LIST_SIZE, ResolvedOptions, check_flag, check_size
 from arrowflow.plan.node import Columns, Count, Node
-from arrowflow.plan.position import Mark, Position
-from arrowflow.plan.shape import Shape
+from arrowflow.plan.position import MAX_GONE, Mark, Position
+from arrowflow.plan.shape import Shape, below
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.plan.widths import row_bytes
 from arrowflow.types import is_untyped
@@ -156,7 +156,8 @@ class Window(Operator):
             operator=self.name,
             kind="serial",
             make=lambda context: CollectKernel(self),
-            position=Shape(Mark),
+            # Rows between windows that do not touch are gone, too.
+            position=Shape(tuple[Position, int], lambda at: below("offset", at[1], MAX_GONE + self.shift)),
             floor_bytes=row_bytes(self.inputs[0].schema) * self.span,
             facts=lambda: ("collect whole windows, no copy",),
         )
