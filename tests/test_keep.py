@@ -24,6 +24,7 @@ from arrowflow import run as run_module
 from arrowflow.clock import WallClock
 from arrowflow.executor import keeping
 from arrowflow.executor.ledger import ticket_bytes
+from arrowflow.kernels import kept
 
 ROWS = 20_000
 GROUP_ROWS = 1_000
@@ -62,6 +63,17 @@ def test_after_a_shuffle_the_second_epoch_decodes_nothing(folder: Path) -> None:
         assert stats.kept_rows == (2 * ROWS if epoch else 0)
         assert 0 < stats.kept_bytes == stats.keepable_bytes <= 1.1 * 2 * ROWS * ROW_BYTES
     assert f"{2 * ROWS:,} rows of this run were not decoded again" in keeps.explain()
+
+
+def test_the_first_epoch_keeps_nothing_of_a_table_that_is_too_large_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "FIRST_BYTES", int(1.5 * ROWS * ROW_BYTES))
+    loader = rows_of(folder).shuffle(5_000, seed=1).batch(512).to_numpy()
+    figures = [run(loader)[1] for _ in range(3)]
+    assert [stats.kept_rows for stats in figures] == [0, 0, 2 * ROWS]
+    assert [stats.kept_bytes == stats.keepable_bytes for stats in figures] == [False, True, True]
+    assert figures[0].kept_bytes == 0
 
 
 def test_batches_that_own_their_memory_are_copies_if_that_is_asked_for(folder: Path) -> None:

@@ -10,9 +10,11 @@ chunk is the same in every epoch, whatever the order. Decisions:
   order of an epoch, so the reader computes them anew. Nothing else of a chunk depends on the epoch.
 * **What.** The part of the plan that runs in the call of the reader, see `KernelSpec.repeats`. Functions of users never do.
 * **Which.** The first that fit stay, as epochs come around to each split equally often. The last ones go first.
-* **When.** A chunk is kept as it is, if what one call made pins hardly more than its rows, and nobody else may write
-  its memory. Other chunks are copied when their split is decoded for the second time: nobody copies for a single epoch.
-  If a user asks for a size, chunks are copied the first time.
+* **When.** A single epoch shall cost nothing, and kept memory is not used again. So the first epoch keeps chunks only if
+  those of the whole source are foreseen to take `FIRST_BYTES`: a part of a large table gains little. It copies none. It
+  keeps them as they are, if what one call made pins hardly more than its rows, and nobody else may write its memory.
+  When a split is decoded for the second time, chunks are kept while there is room, and other ones are copied. If a user
+  asks for a size, that holds the first time, too.
 * **Copies.** A plan whose batches are the source's own memory delivers copies of kept chunks, so its consumer may write them. It
   keeps them if a user asks for a size. With 40 columns of numbers an epoch out of copies took 0.8 times as long as one that
   decodes, and the epoch that makes the copies 1.5 times.
@@ -21,7 +23,7 @@ chunk is the same in every epoch, whatever the order. Decisions:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -30,8 +32,8 @@ PINNED_SHARE: Final = 1.25
 """Chunks are kept as they are if their buffers take no more than this, for each byte of their rows."""
 
 FIRST_BYTES: Final = 256 << 20
-"""Most bytes that are kept of splits that were decoded once: a single epoch shall cost nothing, and kept memory is not used
-again. To get 1 GiB anew takes 0.1 s, but 2 s in some virtual machines, which get each page from their host at its first use."""
+"""Most bytes that the first epoch keeps. To get 1 GiB of new memory takes 0.1 s, but 2 s in some virtual machines, which get
+each page from their host at its first use."""
 
 PADDING: Final = 64
 """The same, for each buffer: that of eight flags takes a byte."""
@@ -77,6 +79,7 @@ class KeptChunks:
     Args:
         asked_bytes: The most bytes to keep, as a user says; None for half of a run's budget.
         copies: Whether consumers may write the memory of chunks, so that kept ones are copied on their way in and out.
+        source_rows: About how many rows all splits have; 0 if nobody knows.
 
     Attributes:
         chunks: The chunks by key.
@@ -97,12 +100,14 @@ class KeptChunks:
         "most_bytes",
         "num_bytes",
         "sizes",
+        "source_rows",
     )
 
-    def __init__(self, asked_bytes: int | None = None, *, copies: bool = False) -> None:
+    def __init__(self, asked_bytes: int | None = None, *, copies: bool = False, source_rows: int = 0) -> None:
         self.asked_bytes = asked_bytes
         self.most_bytes: int | None = None
         self.copies = copies
+        self.source_rows = source_rows
         self.chunks: dict[Key, KeptChunk] = {}
         self.groups: dict[KeptGroup, None] = {}
         self.num_bytes = 0
@@ -151,13 +156,19 @@ class KeptChunks:
             return None
         pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
         copies = self.copies or sum(pinned.values()) > PINNED_SHARE * num_bytes + PADDING * len(pinned)
-        if not again and (copies or self.num_bytes + num_bytes > FIRST_BYTES):
+        if not again and (copies or not self._fits_first_epoch(own, num_bytes)):
             return None
         if copies:
             found = [(key, copied(chunk), {}) for key, chunk, _ in found]
             found = [(key, chunk, sizes_of(chunk)) for key, chunk, _ in found]
             pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
         return KeptGroup({key: KeptChunk(chunk, buffers) for key, chunk, buffers in found}, pinned)
+
+    def _fits_first_epoch(self, keys: Collection[Key], num_bytes: int) -> bool:
+        """Whether chunks of these splits fit, and those of all splits are foreseen to."""
+        rows = sum(stop - start for _, start, stop in keys)
+        foreseen = num_bytes * self.source_rows // max(rows, 1)
+        return max(foreseen, self.num_bytes + num_bytes) <= FIRST_BYTES
 
 
 def sizes_of(chunk: pa.RecordBatch) -> dict[int, int]:

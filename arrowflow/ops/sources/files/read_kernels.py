@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, SiftingFormat
+from arrowflow.formats.protocol import Footer
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kept import KeptChunks
@@ -99,7 +100,9 @@ def _decode_spec(
     kept = None
     if node.keeps is not None and options.keep is not False:
         asked_bytes = None if options.keep == "auto" else options.keep
-        kept = KeptChunks(asked_bytes, copies=node.keeps == "copied")
+        kept = KeptChunks(
+            asked_bytes, copies=node.keeps == "copied", source_rows=_source_rows(node, node.first)
+        )
     return KernelSpec(
         operator=node.operator,
         kind="reader",
@@ -118,6 +121,11 @@ def _decode_spec(
         holds_lock=_only_maps(node, names),
         keeps=kept,
     )
+
+
+def _source_rows(node: FileScan, first: Footer) -> int:
+    """Returns about how many rows the files have, by the first one's."""
+    return first.num_rows * sum(file.size for file in node.files) // max(first.file.size, 1)
 
 
 def _left_out(node: FileScan) -> tuple[str, ...]:
