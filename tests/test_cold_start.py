@@ -309,6 +309,27 @@ def test_importing_the_library_starts_no_thread_and_no_run(folder: Path) -> None
     assert found.returncode == 0, found.stderr
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_import_leaves_few_young_objects_to_the_collector(frozen: bool) -> None:
+    """Otherwise it would look at all of them in the first run."""
+    code = (
+        "import gc\n"
+        f"{'gc.freeze()' if frozen else ''}\n"
+        "import arrowflow\n"
+        f"assert gc.isenabled() and bool(gc.get_freeze_count()) == {frozen}\n"
+        f"assert {frozen} or len(gc.get_objects(generation=0)) < 1000\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+
+
 def test_on_windows_the_import_says_what_to_do(folder: Path) -> None:
     code = "import sys\nsys.platform = 'win32'\nimport arrowflow"
     found = subprocess.run(
