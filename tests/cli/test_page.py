@@ -35,7 +35,9 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "name": [f"n{each}" for each in random.integers(0, 100, 50_000)],
             "emb": pa.FixedSizeListArray.from_arrays(random.random(800_000, np.float32), 16),
         }
-        pq.write_table(pa.table(columns), f"train/{number}.parquet", row_group_size=10_000, compression="zstd")
+        pq.write_table(
+            pa.table(columns), f"train/{number}.parquet", row_group_size=10_000, compression="zstd"
+        )
     rows = af.read_parquet("train").filter(pl.col("qty") > 3).shuffle(1000, seed=7).batch(64)
     batches = iter(rows)
     for _ in range(5):
