@@ -113,6 +113,11 @@ def choose_from_datasets(
         [10, 0, 1, 11]
     """
     sources = _mixed("choose_from_datasets", datasets)
+    if not isinstance(choice_dataset, Dataset):
+        raise PlanError(
+            f"choose_from_datasets: choice_dataset is a Dataset, got {type(choice_dataset).__name__}; of numbers make one by "
+            'af.from_numpy({"choice": numbers})'
+        )
     chosen = plans_of("choose_from_datasets", [choice_dataset])
     stops = check_flag("choose_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
     node = ChooseFromDatasets(inputs=(*sources, *chosen), stop_on_empty_dataset=stops)

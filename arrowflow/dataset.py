@@ -3089,6 +3089,10 @@ def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:
         PlanError: A value is no dataset.
     """
     for number, value in enumerate(datasets, 1):
+        if isinstance(value, list | tuple) and any(isinstance(each, Dataset) for each in value):
+            raise PlanError(
+                f"{operator}: expected datasets as arguments of their own, got a list: put * before it"
+            )
         if not isinstance(value, Dataset):
             raise PlanError(f"{operator}: argument {number} is a Dataset, got {type(value).__name__}")
     return tuple(value._plan for value in datasets if isinstance(value, Dataset))
@@ -3103,7 +3107,7 @@ def _alone(node: Node) -> Node:
 
 def _other_than_brackets(key: object) -> str:
     """Returns what to write for a key in brackets: names of columns, a slice, or the number of a row."""
-    if isinstance(key, str | list | tuple):
+    if isinstance(key, str) or (isinstance(key, list | tuple) and all(isinstance(name, str) for name in key)):
         return (
             f"a dataset has no columns in brackets: ds.select({shown(key)}) is the dataset of these columns, and "
             f"ds.to_table().select({shown([key] if isinstance(key, str) else key)}) their values, in memory"

@@ -8,6 +8,7 @@ them. An exception of the user's own code is always kept as `__cause__`.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -20,6 +21,11 @@ _QUERY: Final = re.compile(
     re.IGNORECASE,
 )
 
+
+MOST_LETTERS: Final = 10_000
+"""The most letters of a message, and of its beginning and its end together where it is longer."""
+MOST_SHOWN: Final = 200
+"""The most letters that `shown` returns of an object, and the most elements."""
 
 _OBEYED: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters, and those that turn the direction of a text."""
@@ -64,6 +70,8 @@ class ArrowflowError(Exception):
         if self.file is not None:
             text += f" (in file {self.file!r}"
             text += ")" if self.row_group is None else f", {self.part} {self.row_group})"
+        if len(text) > MOST_LETTERS:
+            text = f"{text[: MOST_LETTERS // 2]} … {text[-MOST_LETTERS // 2 :]}"
         return printable(without_credentials(text))
 
 
@@ -188,17 +196,33 @@ def said(error: BaseException) -> str:
 def shown(value: object) -> str:
     """Returns the `repr` of an object that a user made; if its `__repr__` raises, its type and that fact.
 
-    An expression of Polars is shown as text, since its `repr` is an address and the beginning of that text.
+    An expression of Polars is shown as text, since its `repr` is an address and the beginning of that text. Of a long text
+    the beginning is shown, and what it is.
 
     Examples:
         >>> shown("price")
         "'price'"
+        >>> shown([0] * 1000)[-40:]
+        ' 0, 0, 0, 0, 0… (list of 1,000 elements)'
     """
+    text = _shown(value)
+    if len(text) <= MOST_SHOWN:
+        return text
+    length = (
+        f" of {counted(len(value), 'element')}"
+        if isinstance(value, list | tuple | dict | str | bytes)
+        else ""
+    )
+    return f"{text[:MOST_SHOWN]}… ({type(value).__name__}{length})"
+
+
+def _shown(value: object) -> str:
     try:
         if type(value) is list or type(value) is tuple:
-            return f"[{', '.join(map(shown, value))}]"
+            return f"[{', '.join(map(_shown, value[:MOST_SHOWN]))}]"
         if type(value) is dict:
-            return "{" + ", ".join(f"{shown(key)}: {shown(found)}" for key, found in value.items()) + "}"
+            items = itertools.islice(value.items(), MOST_SHOWN)
+            return "{" + ", ".join(f"{_shown(key)}: {_shown(found)}" for key, found in items) + "}"
         is_expression = type(value).__name__ == "Expr" and type(value).__module__.startswith("polars.")
         return str(value) if is_expression else repr(value)
     except Exception as other:  # noqa: BLE001  # whatever a user's code raises

@@ -66,8 +66,8 @@ def _column(name: str, values: Any, type: pa.DataType | None, take_over: TakeOve
         if by_rows and isinstance(values, list | tuple):
             return column_from_values(name, values, type)
         raise SchemaError(
-            f"column {name!r}: rows of different shapes make no array ({said(error)}); for lists of any length declare the "
-            "type with schema=, or give a pyarrow array, such as pa.array(rows, pa.list_(pa.int64()))"
+            f"column {name!r}: rows of different shapes make no array ({said(error)}); for lists of any length give "
+            "a pyarrow array, such as pa.array(rows, pa.list_(pa.int64())), or declare the type where there is a schema="
         ) from error
     if array.ndim == 0:
         raise SchemaError(

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError, counted
+from arrowflow.types import is_string
 
 NumpyArray = npt.NDArray[Any]
 Exported = tuple[Any, Any]
@@ -47,6 +48,7 @@ def is_text(kind: Any) -> bool:
 
 
 _NULLS_IN_LOADERS: Final = '; a loader also takes null="nan", null="mask" or a value'
+_NULL_TEXTS_IN_LOADERS: Final = '; a loader also takes null="mask" or a text'
 _NULL_LISTS_IN_LOADERS: Final = ', or ask the loader for lists="padded" and null="mask"'
 _LISTS_IN_LOADERS: Final = (
     ', or ask the loader for lists="padded" or lists="ragged"; batches of Arrow (iterate the dataset) and Polars '
@@ -205,7 +207,7 @@ def refusal(name: str, kind: Any, framework: str) -> str:
 
 def for_functions(text: str) -> str:
     """Returns the text of an error for a function that is given arrays, without the advice on arguments of loaders."""
-    for advice in (_NULLS_IN_LOADERS, _NULL_LISTS_IN_LOADERS, _LISTS_IN_LOADERS):
+    for advice in (_NULLS_IN_LOADERS, _NULL_TEXTS_IN_LOADERS, _NULL_LISTS_IN_LOADERS, _LISTS_IN_LOADERS):
         text = text.removesuffix(advice)
     return text
 
@@ -253,10 +255,10 @@ def flat_kernel(name: str, dtype: np.dtype[Any]) -> Kernel:
 def refuse_nulls(name: str, values: Any) -> None:
     """Raises `DataError` if there are nulls."""
     if num_nulls := values.null_count:
+        in_loaders = _NULL_TEXTS_IN_LOADERS if is_string(values.type) else _NULLS_IN_LOADERS
         raise DataError(
             f"column {name!r} has {counted(num_nulls, 'null')} among {len(values)} values, which "
-            "an array or tensor cannot hold; fill them before with fill_null, or drop the rows with filter"
-            f"{_NULLS_IN_LOADERS}"
+            f"an array or tensor cannot hold; fill them before with fill_null, or drop the rows with filter{in_loaders}"
         )
 
 

@@ -367,7 +367,7 @@ class Loader(Reported, Generic[T]):
         schema = prepared.batch_schema
         if schema is None:
             raise PlanError(
-                "the columns are only known once the pipeline runs: take a batch first, or pass schema= to `map`"
+                "the columns are only known once the pipeline has delivered a batch: take one first, or pass schema= to `map`"
             )
         # A strict loader would refuse the copies that this call has to describe.
         request = replace(self._hand_over.request, strict_zero_copy=False)

@@ -10,6 +10,7 @@ import numpy as np
 from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.row_counts import Counting, RowCounts
 from arrowflow.ops.sources.files.split_tasks import of_split_key, split_key
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
@@ -83,6 +84,10 @@ def _deciding(plan: Node) -> Node:
 def _traced(plan: Node) -> Node:
     """Returns a bound plan with provenance right after its source."""
     if not plan.inputs:
+        if not isinstance(plan, Read):
+            raise PlanError(
+                f"count_rows: it counts rows of files, so a pipeline begins with a source such as read_parquet, found {plan.name}"
+            )
         return WithProvenance.of(plan, *_NAMES)
     traits, draws = plan.traits, plan.arguments().get("seed") is not None  # lanes draw other rows
     allowed = traits.one_to_one or traits.drops_rows or (traits.local and not draws)

@@ -356,7 +356,8 @@ def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
             so on, as of Polars.
         column_names: Names of the columns of files that have no header.
         null_values: Texts that stand for null where they are not quoted, in text columns, too. `""` quoted is an
-            empty text. Default: `""`.
+            empty text. Default: `""`. With others, as `"NA"`, an empty field of a text column is an empty text, and
+            null in other columns; `["", "NA"]` makes it null in all.
         decimal_point: The character before the fraction of a number, by default a point; where it is a comma,
             `delimiter` is another one.
         truncate_ragged_lines: Whether lines with too few fields are filled with null, and those with too many are

@@ -241,6 +241,10 @@ def _as_texts(paths: object, operator: str) -> list[str]:
             f"expected a path or several, got the row {dict(paths)!r}; name its column, as in "
             'lambda row: af.read_parquet(row["path"])'
         ).locate(operator=operator)
+    if hasattr(paths, "read"):
+        raise PlanError(
+            f"{operator}: expected a path or several, got the open file {shown(paths)}: give its path"
+        )
     if isinstance(paths, Set):  # which has no order of its own
         paths = sorted(paths, key=str)
     texts: list[str] = []

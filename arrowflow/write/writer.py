@@ -106,6 +106,14 @@ JSON: Final = Kind(
     "write_json", JsonEncoder, JsonEncoder.suffix, (), FORMATS["json"].suffixes, "batch_rows", MAX_CHUNK_ROWS
 )
 
+_OF_POLARS: Final = {
+    "write_parquet": "write_parquet",
+    "write_ipc": "write_ipc",
+    "write_csv": "write_csv",
+    "write_json": "write_ndjson",
+}
+"""Methods of a data frame that write one file of a kind."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
@@ -200,9 +208,13 @@ def _check_folder(kind: Kind, path: object) -> None:
     """Raises `PlanError` for the name of a file: a folder of that name would look like a file to others."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if isinstance(name, str) and name.lower().endswith(kind.endings):
-        stem = name[: name.rindex(".")]
+        stem, more = name[: name.rindex(".")], ""
+        if stem.lower().endswith(kind.endings):  # as out.csv.gz
+            stem = stem[: stem.rindex(".")]
+        elif kind.operator in _OF_POLARS:
+            call = f"{_OF_POLARS[kind.operator]}({shown_paths(name)})"
+            more = f"; for one file write pl.DataFrame(ds).{call}, with all rows in memory"
         raise PlanError(
             f"{kind.operator}: it writes a folder of files, and {shown_paths(name)} is the name of a file: name a folder, "
-            f"as in {kind.operator}({shown_paths(stem)}), or end the name with '/' if the folder shall have it; for one file "
-            f"write pl.DataFrame(ds).{kind.operator}({shown_paths(name)}), with all rows in memory"
+            f"as in {kind.operator}({shown_paths(stem)}), or end the name with '/' if the folder shall have it{more}"
         )

@@ -22,8 +22,6 @@ MAGIC: Final = b"ARROW1"
 
 _ALIGNMENT: Final = 8
 _LENGTH: Final = struct.Struct("<q")
-_NOT_STORED: Final = 4
-"""The bits of a value, validity bits included, for each one that is stored where nothing is null: at most 3."""
 
 
 def check_start(store: Store, file: File) -> None:
@@ -60,13 +58,15 @@ def check_head(head: pa.Buffer, stored: pa.Schema) -> None:
 
 def check_lengths(schema: pa.Schema, batches: Sequence[Batch], firsts: tuple[int, ...]) -> None:
     """Refuses a batch that tells of more rows than it has values, before memory is planned for them."""
-    widths = [0 if is_encoded(type) else width_bits(type) or 0 for type in schema.types]
+    widths = [
+        0 if is_encoded(type) or width_bits(type) is None else _stored_bits(type) for type in schema.types
+    ]
     bits, borders = np.array(widths, np.float64), np.array(firsts, np.int64)
     for index, batch in enumerate(batches):
         if batch.is_compressed or not firsts or firsts[-1] != len(batch.buffers):
             continue
         ends = np.cumsum([0, *batch.buffers[:, 1]])[borders]
-        (few,) = np.nonzero(8 * _NOT_STORED * np.diff(ends) < batch.num_rows * bits)
+        (few,) = np.nonzero(8 * np.diff(ends) < batch.num_rows * bits)
         if few.size:
             raise SourceError(
                 f"record batch {index} has {batch.num_rows:,} rows, as its metadata say, and column "
@@ -132,3 +132,14 @@ def _local_lengths(store: Store, file: File, starts: Sequence[int]) -> list[int]
 def is_encoded(type: pa.DataType) -> bool:
     """Whether a file holds a column of this type in another form, which decoding unfolds."""
     return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))
+
+
+def _stored_bits(type: pa.DataType) -> int:
+    """Returns the bits of each value of a type of a fixed width without validity bits, which need not be stored."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _stored_bits(type.storage_type)
+    if pa.types.is_fixed_size_list(type):
+        return _stored_bits(type.value_type) * int(type.list_size)
+    if pa.types.is_struct(type):
+        return sum(_stored_bits(field.type) for field in type.fields)
+    return max((width_bits(type) or 0) - 1, 0)

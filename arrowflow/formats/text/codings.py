@@ -18,10 +18,16 @@ _MAGIC: Final = re.compile(
 """The first bytes of compressed files, in the order of `CODECS`."""
 
 _PACKINGS: Final = {
+    b"PAR1\x15": "the file is Parquet; read it with read_parquet",
+    b"ARROW1\0\0": "the file is Arrow IPC; read it with read_ipc",
+    b"Obj\x01": "the file is Avro; read it with read_avro",
     b"PK\x03\x04": "the file is a zip archive; read a file in it as zip://name.csv::archive.zip",
     b"7z\xbc\xaf\x27\x1c": "the file is a 7z archive; unpack it",
 }
 """First bytes of files that are packed otherwise, and what to do."""
+_TAR: Final = "the file is a tar archive; read a file in it as tar://name.csv::archive.tar, or read_webdataset reads all of it"
+_TAR_MARK: Final = b"ustar"
+_TAR_MARK_AT: Final = 257
 
 UTF8: Final = "utf-8"
 
@@ -69,6 +75,8 @@ def packing_of(start: bytes) -> str | None:
         'the file is a zip archive; read a file in it as zip://name.csv::archive.zip'
         >>> packing_of(b"x,y")
     """
+    if start.startswith(_TAR_MARK, _TAR_MARK_AT):
+        return _TAR
     return next((advice for magic, advice in _PACKINGS.items() if start.startswith(magic)), None)
 
 

@@ -54,7 +54,7 @@ class CsvFormat(TextFormat):
         skip_rows: Lines in front of the header, or of the first row.
         has_header: Whether the first row has the names of the columns.
         column_names: Names of the columns of files that have no header.
-        null_values: Unquoted texts that mean null.
+        null_values: Unquoted texts that mean null. An empty field of a column that holds no texts always does.
         decimal_point: The character in front of the fraction of a number.
         truncate_ragged_lines: Whether lines get as many fields as there are columns.
         encoding: Python's name of the encoding.
@@ -165,9 +165,8 @@ class CsvFormat(TextFormat):
         """See `TextFormat.inferred`."""
         names = layout.schema.names
         wanted = {} if len(columns) == len(names) else {"include_columns": list(columns)}
-        data, found = self.sample(
-            data, "", file, lambda text: self._read(text, names, file, self._convert(**wanted)).schema
-        )
+        convert = self._convert(empty=True, **wanted)
+        data, found = self.sample(data, "", file, lambda text: self._read(text, names, file, convert).schema)
         for field in found:
             if pa.types.is_binary(field.type):
                 raise SourceError(
@@ -180,7 +179,24 @@ class CsvFormat(TextFormat):
 
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
         """See `TextFormat.decode`."""
-        convert = self._convert(include_columns=types.names, column_types=types)
+        if "" in self.null_values:
+            return self._decoded(data, layout, types, file)
+        # Only texts can be empty, so these are read by themselves.
+        texts = pa.schema([each for each in types if _can_be_empty(each.type)])
+        others = pa.schema([each for each in types if not _can_be_empty(each.type)])
+        found: dict[str, pa.Array] = {}
+        for some, empty in ((texts, False), (others, True)):
+            if some.names:
+                found |= zip(
+                    some.names, self._decoded(data, layout, some, file, empty=empty).columns, strict=True
+                )
+        return pa.RecordBatch.from_arrays([found[name] for name in types.names], schema=types)
+
+    def _decoded(
+        self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File, *, empty: bool = False
+    ) -> pa.RecordBatch:
+        """Returns some columns, in which empty fields are null if `null_values` or `empty` say so."""
+        convert = self._convert(empty=empty, include_columns=types.names, column_types=types)
         try:
             table = self._read(data, layout.schema.names, file, convert)
         except pa.ArrowInvalid as error:
@@ -191,6 +207,8 @@ class CsvFormat(TextFormat):
 
     def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: finds lines of other lengths, and texts that are no numbers. Hints are such columns."""
+        if "" not in self.null_values:
+            return None
         if not _is_utf8(block.data):
             return None  # pyarrow prints an error where it shows such a line to `Lines`
         if not hints:
@@ -255,8 +273,9 @@ class CsvFormat(TextFormat):
         cure = TextFormat.cure(self, text)
         if _OTHER_LENGTH not in text:
             return cure
+        named = "column_names= has a name for each field of a line; " if self.column_names else ""
         return (
-            "where fields have another separator pass delimiter=; where other lines stand in front of the header, skip_rows=; "
+            f"{named}where fields have another separator pass delimiter=; where other lines stand in front of the header, skip_rows=; "
             f"truncate_ragged_lines=True fills short lines with nulls and cuts long ones; else {cure}"
         )
 
@@ -307,9 +326,10 @@ class CsvFormat(TextFormat):
             for word in self.null_values
         ]
 
-    def _convert(self, **more: object) -> csv.ConvertOptions:
+    def _convert(self, *, empty: bool = False, **more: object) -> csv.ConvertOptions:
+        """Returns options of pyarrow; if `empty`, empty fields are null, whatever `null_values` says."""
         return csv.ConvertOptions(
-            null_values=self._null_words(),
+            null_values=[*self._null_words(), *([""] if empty else [])],
             decimal_point=self.decimal_point,
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -325,6 +345,11 @@ def _is_utf8(data: pa.Buffer) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _can_be_empty(type: pa.DataType) -> bool:
+    """Whether an empty field can be a value."""
+    return not (pa.types.is_primitive(type) or pa.types.is_decimal(type) or pa.types.is_null(type))
 
 
 def _is_escaped(word: str, escape: str | None) -> bool:

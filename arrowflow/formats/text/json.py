@@ -136,7 +136,7 @@ class JsonFormat(TextFormat):
             table = _parse(as_texts(lines, types), types)
         batch = table.combine_chunks().to_batches()[0]
         check_texts(batch)
-        columns = [convert(batch.column(name), types.field(name).type) for name in types.names]
+        columns = [convert(_sound(batch.column(name)), types.field(name).type) for name in types.names]
         return pa.RecordBatch.from_arrays(columns, schema=types)
 
     def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
@@ -189,6 +189,13 @@ class JsonFormat(TextFormat):
         if _NO_OBJECT in text:
             return "rows are objects: read other values by Python and from_generator"
         return f"{TextFormat.advice(self, text)}; in schema=, pa.string() takes values of any kind as their JSON text"
+
+    def cure(self, text: str) -> str:
+        """See `TextFormat.cure`."""
+        cure = TextFormat.cure(self, text)
+        if "document is empty" not in text:
+            return cure
+        return f"if commas stand between the objects, put [ before the first one and ] behind the last one; else {cure}"
 
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""
@@ -261,6 +268,19 @@ def _parsed(type: pa.DataType) -> pa.DataType:
     if is_list(type):
         return pa.list_(_parsed(type.value_type))
     return type
+
+
+def _sound(array: pa.Array) -> pa.Array:
+    """Returns the same values with as many nulls in lists of nulls alone as their offsets say: pyarrow makes too few."""
+    type = array.type
+    if pa.types.is_list(type):
+        (stop,) = np.frombuffer(array.buffers()[1], np.int32)[len(array) :][:1] if len(array) else (0,)
+        values = pa.nulls(stop) if pa.types.is_null(type.value_type) else _sound(array.values)
+        return pa.Array.from_buffers(type, len(array), array.buffers()[:2], children=[values])
+    if pa.types.is_struct(type) and type.num_fields:
+        fields = [_sound(array.field(number)) for number in range(type.num_fields)]
+        return pa.Array.from_buffers(type, len(array), array.buffers()[:1], children=fields)
+    return array
 
 
 def _textual(type: pa.DataType) -> pa.DataType:

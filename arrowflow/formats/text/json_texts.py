@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.json
 
 from arrowflow.types import is_list
+
+MAX_SHOWN: Final = 100
+"""The most bytes of a malformed value that its error shows."""
 
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -34,15 +37,29 @@ def as_texts(data: pa.Buffer, types: pa.Schema) -> pa.Buffer:
         b'{"x": "[1, null]", "y": 2} {"x": "a"}'
     """
     text = _Text(data.to_pybytes().decode("utf-8", "surrogateescape"))
-    with suppress(ValueError, IndexError):  # pyarrow tells of them
+    try:
         text.rewrite(pa.struct(list(types)))
+    except _NoJsonError as error:
+        shown = str(error).encode("utf-8", "replace")[:MAX_SHOWN].decode("utf-8", "ignore")
+        raise pa.ArrowInvalid(f"JSON parse error: a value is no JSON, in row {text.row}: {shown}") from None
+    except (ValueError, IndexError):
+        pass  # pyarrow tells of them
     return pa.py_buffer(text.whole().encode("utf-8", "surrogateescape"))
 
 
+class _NoJsonError(Exception):
+    """A value that would become a text is no JSON."""
+
+
 class _Text:
-    """Objects, and what becomes of them."""
+    """Objects, and what becomes of them.
+
+    Attributes:
+        row: How many objects are done.
+    """
 
     def __init__(self, text: str) -> None:
+        self.row = 0
         self._text = text
         self._parts: list[str] = []
         self._done = 0
@@ -58,6 +75,7 @@ class _Text:
         while place < len(self._text):
             is_object = self._text[place] == "{"
             place = self._shown(self._object(place, fields) if is_object else self._skip(place))
+            self.row += 1
 
     def _value(self, start: int, type: pa.DataType | None) -> int:
         """Returns the place behind a value."""
@@ -70,11 +88,10 @@ class _Text:
             return self._array(start, type.value_type)
         stop = self._skip(start)
         if _is_text(type) and first != '"' and self._text[start:stop] != "null":
-            self._expect_scalar(start, stop)
-            self._parts += [
-                self._text[self._done : start],
-                json.dumps(self._text[start:stop], ensure_ascii=False),
-            ]
+            text = self._text[start:stop]
+            if not (_is_json(text) if first in "[{" else _SCALAR.fullmatch(text)):
+                raise _NoJsonError(text)
+            self._parts += [self._text[self._done : start], json.dumps(text, ensure_ascii=False)]
             self._done = stop
         return stop
 
@@ -127,13 +144,24 @@ class _Text:
                     return found.end()
         raise ValueError(start)
 
-    def _expect_scalar(self, start: int, stop: int) -> None:
-        if self._text[start] not in "[{" and _SCALAR.fullmatch(self._text, start, stop) is None:
-            raise ValueError(start)
-
     def _expect(self, place: int, letter: str) -> None:
         if self._text[place] != letter:
             raise ValueError(letter)
+
+
+def _is_json(text: str) -> bool:
+    """Whether pyarrow takes a list or an object."""
+    try:
+        json.loads(text, strict=False)
+    except RecursionError:
+        return True  # its brackets close, and at so many levels pyarrow may end the process
+    except ValueError:
+        row = b'{"":%s}' % text.encode("utf-8", "surrogateescape")
+        try:
+            pyarrow.json.read_json(pa.BufferReader(row))  # it takes `Inf`, too
+        except pa.ArrowInvalid:
+            return False
+    return True
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -1,6 +1,7 @@
 """`choose_from_datasets`: rows of several datasets, in the order that a column of numbers gives.
 
-The numbers are one more input, read block by block. A number that names no dataset is an error; the error comes after
+The numbers are one more input, read block by block, and of a block as far as the next part needs them: they may come
+slowly. A number that names no dataset is an error; the error comes after
 the rows that the numbers before it choose.
 """
 
@@ -109,6 +110,7 @@ class ChooseKernel(MixKernel):
         self._numbers_stream: StreamHandle | None = None
         self._numbers_ended = self._numbers_failed = False
         self._block_start = Mark(None, 0)
+        self._drawn: Draws = np.zeros(0, np.uint16)  # of the current block, as far as its numbers were read
 
     def _cursor(self) -> Position:
         return self._block_start
@@ -120,6 +122,10 @@ class ChooseKernel(MixKernel):
 
     def _next_block(self) -> None:
         self._block_start = self._numbers.mark()
+        self._drawn = self._drawn[:0]
+
+    def _has_more(self) -> bool:
+        return len(self._drawn) < BLOCK_ROWS and (not self._numbers_ended or self._numbers.rows > 0)
 
     def next_input(self) -> StreamHandle | None:
         """Returns the stream of numbers where the next block begins; otherwise the stream as for every mix."""
@@ -162,19 +168,18 @@ class ChooseKernel(MixKernel):
             super()._end()
 
     def _draw(self) -> Draws | None:
-        if self._numbers.rows < BLOCK_ROWS and not self._numbers_ended:
+        read = len(self._drawn)
+        if read + self._numbers.rows < min(BLOCK_ROWS, self._row + self._most) and not self._numbers_ended:
             return None
-        chunks, _ = self._numbers.pop(min(BLOCK_ROWS, self._numbers.rows))
+        chunks, _ = self._numbers.pop(min(BLOCK_ROWS - read, self._numbers.rows))
         numbers = [self._valid(chunk.column(0)) for chunk in chunks]
-        if not numbers:
-            return np.zeros(0, np.uint16)
-        found = np.concatenate(numbers)
-        wrong = np.flatnonzero(found >= self._num_sources)
+        self._drawn = found = np.concatenate([self._drawn, *numbers])
+        wrong = np.flatnonzero(found[read:] >= self._num_sources)
         if not len(wrong):
             return found
-        first = int(wrong[0])
+        first = read + int(wrong[0])
         row = self._block * BLOCK_ROWS + first
-        value = value_at(chunks, first)
+        value = value_at(chunks, first - read)
         self._failure = DataError(
             f"choose_from_datasets: row {row:,} of choice_dataset is {value}, expected the number of a dataset, 0 to "
             f"{self._num_sources - 1}"

@@ -29,7 +29,6 @@ ELEMENT_BITS = 40
 """Bits of an element's number, in the places of the element's operators."""
 PLACE_BITS = 16
 """Bits of an operator's number in its element, in the operator's place."""
-SHOWN_CHARACTERS = 200
 MIN_LANE_ELEMENTS = 8
 """The least elements of a lane. Equal steps end with the shortest lane, and of 20 files in 16 lanes four would be left out."""
 
@@ -217,7 +216,7 @@ class OpenKernel(StatelessKernel):
             raise
         except BaseException as error:
             raise FunctionError(
-                f"{self._name} raised {said(error)} (it was given the row {_shown(row)})"
+                f"{self._name} raised {said(error)} (it was given the row {shown(row)})"
             ) from error
         plan = self._change(self._checked(result, row))
         # This place differs from every other place, whatever was opened before: random values follow from the numbers.
@@ -228,7 +227,7 @@ class OpenKernel(StatelessKernel):
 
     def _checked(self, result: object, row: dict[str, Any]) -> Node:
         plan = self._plan_of(result)
-        what = f"{self._name} returned a {type(result).__name__} for the row {_shown(row)}"
+        what = f"{self._name} returned a {type(result).__name__} for the row {shown(row)}"
         if plan is None:
             raise FunctionError(f"{what}, expected an arrowflow.Dataset")
         if plan.batched:
@@ -268,8 +267,3 @@ def element_specs(
         facts=lambda: (f"{function_name(fn)}(row), and plan what it returns",),
     )
     return cut, opened
-
-
-def _shown(row: dict[str, Any]) -> str:
-    text = shown(row)
-    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

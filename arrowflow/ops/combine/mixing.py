@@ -169,7 +169,11 @@ class MixKernel(BoundaryKernel):
 
     @abstractmethod
     def _draw(self) -> Draws | None:
-        """Returns the draws of the whole current block, no draws at the end; None if they are still to come."""
+        """Returns the draws of the current block, no more than have been used at the end; None if they are still to come."""
+
+    def _has_more(self) -> bool:
+        """Whether the current block goes on behind the draws that it has."""
+        return False
 
     @abstractmethod
     def _choose(self, draws: Draws) -> Choices:
@@ -335,7 +339,7 @@ class MixKernel(BoundaryKernel):
         if rows:
             kept = choices if rows == len(choices) else choices[choices != self._nobody]
             tickets = tuple(ticket for _, some in taken for ticket in some)
-            origin = Origin(block, 0, last=self.done or self._draws is None)
+            origin = Origin(block, 0, last=self.done or self._block > block)
             yield Item(MixedRows(chunks, kept, rows, num_bytes), self._position(), tickets, origin)
         if self._broken is None and self._draws is not None and not len(self._draws):
             self._end()
@@ -353,12 +357,23 @@ class MixKernel(BoundaryKernel):
         self._draws, self._choices = self._draws[self._limit :], self._choices[self._limit :]
         if self._lacks is not None:
             self._leave(self._lacks)
+        elif self._waits():
+            self._wait()
         elif len(self._draws):
             self._frame()
         elif self._failure is None:
-            self._block, self._row, self._draws = self._block + 1, 0, None
-            self._needs = [0] * self._nobody
+            self._block, self._row = self._block + 1, 0
+            self._wait()
             self._next_block()
+
+    def _waits(self) -> bool:
+        """Whether the next part needs draws of the block that are still to come."""
+        assert self._draws is not None
+        wanted = min(self._most, BLOCK_ROWS - self._row)
+        return len(self._draws) < wanted and self._failure is None and self._has_more()
+
+    def _wait(self) -> None:
+        self._draws, self._needs = None, [0] * self._nobody
 
     def _leave(self, number: int) -> None:
         """Ends, or goes on without the input that lacks a needed row, unless that input failed."""
@@ -374,7 +389,10 @@ class MixKernel(BoundaryKernel):
         else:
             self._empty.add(number)
             self._held[number] = Held()
-            self._decide()
+            if self._waits():
+                self._wait()
+            else:
+                self._decide()
 
     def _begin_again(self, number: int) -> None:
         """Opens an input that has ended once more. The draws stay; a state holds its end, until a row of it is taken."""

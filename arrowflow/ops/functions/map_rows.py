@@ -29,7 +29,6 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Traits
 
 FASTER = "`map` calls a function once for many rows, which is some hundred times as fast"
-SHOWN_CHARACTERS = 200
 BLOCK_ROWS = 256
 """Rows that are Python objects at the same time. With 65,536 Python's collector of garbage takes a third of the time; it begins
 with 700 objects, and a row has two."""
@@ -220,7 +219,7 @@ class _Results:
             raise FunctionError(f"{self._what} is a tuple of {len(result)} values: {expected}")
         if not isinstance(result, dict) or not result or not all(type(key) is str for key in result):
             raise FunctionError(
-                f"{self._what} is {_shown(result)}, expected a dict of values by column for "
+                f"{self._what} is {shown(result)}, expected a dict of values by column for "
                 f"each row; record batches are for `map`, and {FASTER}"
             )
         return dict(result)
@@ -281,7 +280,7 @@ def _with_more(call: Callable[..., Any], more: tuple[Any, ...], row: dict[str, A
 
 
 def _for_row(error: FunctionError, row: dict[str, Any]) -> FunctionError:
-    failed = FunctionError(f"{error} (for the row {_shown(row)})")
+    failed = FunctionError(f"{error} (for the row {shown(row)})")
     failed.of_data = error.of_data
     return failed
 
@@ -294,8 +293,3 @@ def _check_units(schema: pa.Schema) -> None:
                 f"column {field.name!r} is {field.type}, and Python's dates and times hold microseconds; `cast` it "
                 "before to that unit or to int64, or name the columns that the function reads with columns="
             )
-
-
-def _shown(value: object) -> str:
-    text = shown(value)
-    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

@@ -59,7 +59,11 @@ class FromGenerator(Operator):
     def of(cls, fn: Callable[[], Iterable[Any]], types: pa.Schema | None, elements: str) -> Self:
         """Returns the node, with arguments as users write them."""
         if not callable(fn):
-            raise PlanError(f"from_generator: expected a function that returns an iterator, got {shown(fn)}")
+            given: object = fn
+            hint = "; for rows that are there write `lambda: rows`" if isinstance(given, Iterable) else ""
+            raise PlanError(
+                f"from_generator: expected a function that returns an iterator, got {shown(fn)}{hint}"
+            )
         check_choice(cls.name, "elements", elements, get_args(Elements))
         return cls(fn=fn, types=types, elements=cast(Elements, elements))
 

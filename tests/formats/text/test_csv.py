@@ -379,6 +379,24 @@ def test_nulls_and_empty_texts(tmp_path: Path) -> None:
     assert rows_of(tmp_path, data, null_values="NA", schema=schema)["b"] == ["x", "", "", None]
 
 
+@pytest.mark.parametrize("given", [None, pa.schema({"c": pa.string(), "b": pa.bool_(), "a": pa.float32()})])
+@pytest.mark.parametrize("more", [{}, {"on_error": "skip"}, {"truncate_ragged_lines": True}])
+def test_empty_fields_beside_other_null_values(
+    tmp_path: Path, given: pa.Schema | None, more: dict[str, Any]
+) -> None:
+    data = b'a,b,c\nNA,true,NA\n,,\n1,NA,""\n'
+    data += b"2\n" if "truncate_ragged_lines" in more else b"no,true\n" if more else b""
+    found = rows_of(tmp_path, data, null_values="NA", schema=given, **more)
+    rows = 4 if "truncate_ragged_lines" in more else 3
+    assert found == {
+        "a": [None, None, 1, 2][:rows],
+        "b": [True, None, None, None][:rows],
+        "c": [None, "", "", None][:rows],
+    }
+    one = rows_of(tmp_path, data, null_values="NA", schema=given, columns=["b"], **more)
+    assert one == {"b": found["b"]}
+
+
 # -------------------------------------------------------------------------------------------- odd files
 
 ODD: dict[str, tuple[bytes, dict[str, list[Any]]]] = {

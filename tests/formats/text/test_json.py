@@ -498,7 +498,52 @@ def test_values_of_any_kind_beside_malformed_ones(tmp_path: Path, more: str) -> 
     assert af.read_json(path, schema=schema, on_error="skip").to_table().to_pydict() == {"id": ["a", "1"]}
 
 
+NO_JSON = (
+    '{"b":tru}',
+    "[1,,2]",
+    '{"b" 1}',
+    '{"k":"\\q"}',
+    '{"b":1,}',
+    "[1 2]",
+    "[1}",
+    "01",
+    "tru",
+    "+1",
+    "[Inf]x",
+)
+
+
+@pytest.mark.parametrize("value", NO_JSON)
+def test_text_that_is_no_json_does_not_come_as_json_text(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path, f'{{"a": "y"}}\n{{"a": {value}}}\n{{"a": [1, NaN, Inf]}}\n'.encode(), "a.json")
+    refused(lambda: af.read_json(path, schema={"a": pa.string()}), SourceError, "row 2|truncated")
+    found = af.read_json(path, schema={"a": pa.string()}, on_error="skip").to_table()
+    assert found.to_pydict() == {"a": ["y", "[1, NaN, Inf]"]}
+
+
 # ------------------------------------------------------------------------------------- columns without a value
+
+
+@pytest.mark.parametrize("shape", ["lines", "array"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[], [None, None], [None], None],
+        [[[]], [[None, None], [None]], [None, []]],
+        [[{"b": [None, None]}, {}], [{"b": [None]}, {"b": None}]],
+        [{"b": [None, None]}, {}, {"b": [None]}],
+    ],
+)
+def test_lists_of_nothing_but_nulls(tmp_path: Path, values: list[Any], shape: str) -> None:
+    """pyarrow makes too few nulls of them."""
+    objects = [json.dumps({"a": value}) for value in values]
+    text = "\n".join(objects) if shape == "lines" else f"[{','.join(objects)}]"
+    path = write(tmp_path, text.encode(), "a.json")
+    expected = pl.read_ndjson("\n".join(objects).encode()).to_dicts()
+    for options in ({}, {"on_error": "skip"}):
+        rows = af.read_json(path, **options)
+        rows.to_table().validate(full=True)
+        assert rows.to_table().to_pylist() == expected
 
 
 @pytest.mark.parametrize("shape", ["lines", "array"])

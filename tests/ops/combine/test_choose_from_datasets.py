@@ -128,6 +128,19 @@ def test_it_ends_with_the_numbers() -> None:
     assert found[0].column("id").to_pylist()[:5] == [0, 10_000, 1, 10_001, 2]
 
 
+def test_the_first_part_waits_for_its_own_numbers_alone() -> None:
+    calls = []
+
+    def numbers(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        calls.append(1)
+        return columns
+
+    turns = af.from_numpy({"choice": [0, 1, 1, 0]}).map(numbers, format="numpy").repeat()
+    with iter(af.choose_from_datasets([af.range(10**6), af.range(10**6)], turns).batch(64)) as batches:
+        assert next(batches).num_rows == 64
+    assert 16 <= len(calls) < 512  # a block has 16,384 numbers, so 4,096 repetitions
+
+
 def test_all_inputs_ended() -> None:
     """Endless numbers choose nothing any more."""
     inputs, chosen = [af.range(3), af.range(10, 11)], alternating(6000).repeat()
