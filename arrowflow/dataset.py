@@ -2884,6 +2884,8 @@ class Dataset:
     def num_rows(self) -> int | float | None:
         """The exact number of rows of one epoch, from footers; `math.inf` for an endless pipeline.
 
+        Those of steps that `skip_steps` leaves out are among them.
+
         None where only running the pipeline tells. Then the last whole epoch of this dataset or its loaders tells, also
         of a generator, unless random draws make epochs differ.
 
@@ -2896,7 +2898,7 @@ class Dataset:
         return self._ready().num_rows
 
     def __len__(self) -> int:
-        """Returns the batches of one epoch, as of a loader; of a dataset that does not end in batches, the rows.
+        """Returns the batches of the next epoch, as of a loader; of a dataset that does not end in batches, the rows.
 
         Raises:
             TypeError: The pipeline is endless, or only running it tells.
@@ -2906,7 +2908,7 @@ class Dataset:
             >>> len(af.range(10)), len(af.range(10).batch(4))
             (10, 3)
         """
-        return run.length(self._ready(), of_rows=not self._plan.batched)
+        return run.length(self._ready(), self._epochs.begins.epoch, of_rows=not self._plan.batched)
 
     def __bool__(self) -> bool:
         """Returns True: a dataset is there, whether or not it has rows, which it may cost time to find out."""

@@ -263,15 +263,16 @@ def start(
     )
 
 
-def length(prepared: Prepared, *, of_rows: bool = False) -> int:
-    """Returns the batches of an epoch, or its rows.
+def length(prepared: Prepared, epoch: int, *, of_rows: bool = False) -> int:
+    """Returns the batches of an epoch, without those that `skip_steps` leaves out, or its rows.
 
     Raises:
         TypeError: There is no such number: Python asks for this error.
     """
     count = prepared.num_rows if of_rows else prepared.num_batches
     if isinstance(count, int):
-        return count
+        left_out = () if of_rows else dict(prepared.options.skip_steps).get(epoch, ())
+        return count - sum(step < count for step in left_out)
     if not of_rows and not prepared.bound.batched:
         raise TypeError("this pipeline does not end in batches, so it has no length: put batch(n) at its end")
     if count is None and not prepared.repeats_counts:

@@ -186,8 +186,10 @@ def intact(state: object) -> Mapping[str, Any]:
     what = {key: state.get(key) for key in _IDENTITY}
     what |= {key: state[key] for key in (_CONTENTS, _BORDERS, _ANY_ORDER) if key in state}
     try:
-        is_whole = state.get("plan") == digest(what) and state.get("digest") == digest(
-            [state["plan"], moving]
+        is_whole = (
+            "position" in state
+            and state.get("plan") == digest(what)
+            and state.get("digest") == digest([state["plan"], moving])
         )
     except (RecursionError, TypeError, ValueError):  # no JSON
         is_whole = False

@@ -11,6 +11,7 @@ import pytest
 import arrowflow as af
 from arrowflow.plan.position import Mark
 from arrowflow.plan.shape import MAX_NUMBER, Shape, checked
+from arrowflow.state import digest
 from arrowflow.testing.forgery import Path, forged
 from tests.ops.tables import refused
 
@@ -90,7 +91,18 @@ def test_rows_between_windows_that_do_not_touch_are_no_forgery() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{}, {"lanes": 3, "step": 0}, {"lanes": {"x": [None, 0, False]}, "step": 0}, 7, "lanes"]
+    "value",
+    [
+        {},
+        {"lanes": 3, "step": 0},
+        {"lanes": {"x": [None, 0, False]}, "step": 0},
+        {"lanes": {"0": [None, 0, False]}, "step": "x"},
+        {"lanes": {"0": [None, 0, False]}, "step": [1]},
+        {"lanes": {"0": [None, 0, False]}, "step": True},
+        {"lanes": {"0": [None, 0, False]}, "step": -1},
+        7,
+        "lanes",
+    ],
 )
 def test_places_of_lanes_that_are_none(value: object) -> None:
     refused(
@@ -98,6 +110,15 @@ def test_places_of_lanes_that_are_none(value: object) -> None:
         loads(lambda: af.range(64).batch(8).split_by_rank(0, 2), ("position", 0), value),
         "altered",
     )
+
+
+def test_a_state_without_a_position() -> None:
+    state = forged(state_of(mixed), ("epoch",), 0)
+    without = {key: value for key, value in state.items() if key not in {"position", "digest"}}
+    moving = {"epoch": 0, "position": None, "batches": state["batches"]}
+    without["digest"] = digest([state["plan"], moving])  # as somebody makes it who has read this library
+    with iter(mixed()) as iterator:
+        refused(af.StateError, lambda: iterator.load_state_dict(without), "altered or cut")
 
 
 def test_rows_that_came_in_any_order_are_some_rows() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -498,3 +499,105 @@ def test_formats_that_others_read_are_told_their_way() -> None:
         told(lambda: af.read("x", format="parket"))
         == "read: there is no format 'parket'; did you mean 'parquet'?"
     )
+
+
+# ------------------------------------------------------------------------------------------ what an outside look found
+
+MANY: Any = [{"a": number} for number in range(100_000)]
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (
+            lambda: af.from_generator(MANY),
+            "(list of 100,000 elements); for rows that are there write `lambda: rows`",
+        ),
+        (lambda: af.range(3).map(cast(Any, dict(enumerate(MANY)))), "(dict of 100,000 elements)"),
+        (lambda: af.range(3).with_columns(z=MANY), "(list of 100,000 elements)"),
+        (lambda: af.range(3).batch(MANY), "(list of 100,000 elements)"),
+        (lambda: af.range(3)[[str(number) for number in range(100_000)]], "(list of 100,000 elements)"),
+        (lambda: af.range(3).select(*(f"column {number}" for number in range(100_000))).schema, "select"),
+    ],
+)
+def test_a_large_argument_does_not_make_a_message_large(call: Callable[[], object], hint: str) -> None:
+    text = told(call)
+    assert hint in text
+    assert len(text) < 11_000
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: af.range(3).write_csv("o.csv.gz"),
+            r"as in write_csv\('o'\), or end the name with '/' .* have it$",
+        ),
+        (lambda: af.range(3).write_tfrecord("o.tfrecord"), "shall have it$"),
+        (lambda: af.range(3).write_json("o.jsonl"), r"write pl.DataFrame\(ds\).write_ndjson\('o.jsonl'\)"),
+        (
+            lambda: af.range(3).write_parquet("o.parquet"),
+            r"write pl.DataFrame\(ds\).write_parquet\('o.parquet'\)",
+        ),
+        (lambda: af.range(3)[[1, 2]], "no rows by number"),
+        (lambda: af.count_rows(af.range(3)), "count_rows: it counts rows of files, .* found range$"),
+        (lambda: af.zip([af.range(3), af.range(3)]), r"zip: .* got a list: put \* before it"),  # type: ignore[arg-type]
+        (
+            lambda: af.choose_from_datasets([af.range(3)], [0]),  # type: ignore[arg-type]
+            r"choice_dataset is a Dataset, got list; of numbers make one by af.from_numpy",
+        ),
+    ],
+)
+def test_advice_that_can_be_followed(call: Callable[[], object], text: str) -> None:
+    assert re.search(text, told(call))
+
+
+def test_the_name_of_one_file_is_advice_that_works(tmp_path: Path) -> None:
+    pl.DataFrame(af.range(3)).write_ndjson(tmp_path / "o.jsonl")
+    assert af.read_json(tmp_path / "o.jsonl").to_table()["id"].to_pylist() == [0, 1, 2]
+
+
+def test_nulls_among_texts_are_not_told_of_nan() -> None:
+    both = af.from_arrow(pa.table({"s": ["a", None], "x": [1, None]})).batch(2)
+    assert told(lambda: next(iter(both.to_numpy(null="nan")))).endswith(
+        'a loader also takes null="mask" or a text'
+    )
+    texts = both.select("s")
+    assert texts.to_numpy(null="mask").peek()["s_mask"].tolist() == [True, False]
+    assert texts.to_numpy(null="x").peek()["s"].tolist() == ["a", "x"]
+
+
+def test_an_open_file_is_no_path(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    with (tmp_path / "a.csv").open() as file:
+        assert "got the open file" in told(lambda: af.read_csv(file).to_table())  # type: ignore[arg-type]
+
+
+def test_files_of_other_kinds_are_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    with pa.ipc.new_file(tmp_path / "a.arrow", pa.schema({"x": pa.int64()})):
+        pass
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        member = tarfile.TarInfo("a.csv")
+        member.size = 4
+        archive.addfile(member, io.BytesIO(b"x\n1\n"))
+    (tmp_path / "a.tar").write_bytes(data.getvalue())
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(data.getvalue()))
+    for read in (af.read_csv, af.read_json, af.read_text):
+        assert "read it with read_parquet" in told(read(tmp_path / "a.parquet").to_table)
+        assert "read it with read_ipc" in told(read(tmp_path / "a.arrow").to_table)
+        for name in ("a.tar", "a.tar.gz"):
+            assert "a tar archive; read a file in it as tar://" in told(read(tmp_path / name).to_table)
+    assert af.read_csv(f"tar://a.csv::{tmp_path}/a.tar.gz").to_table()["x"].to_pylist() == [1]
+
+
+def test_objects_with_commas_between_them(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a":1},\n{"a":2},\n')
+    assert "put [ before the first one" in told(af.read_json(tmp_path / "a.json").to_table)
+
+
+def test_names_of_columns_of_another_number(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,2\n3,4\n")
+    text = told(af.read_csv(tmp_path / "a.csv", column_names=["a", "b", "c"]).to_table)
+    assert "column_names= has a name for each field of a line" in text

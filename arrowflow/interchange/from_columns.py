@@ -69,6 +69,10 @@ def _column(name: str, values: Any, type: pa.DataType | None, take_over: TakeOve
             f"column {name!r}: rows of different shapes make no array ({said(error)}); for lists of any length give "
             "a pyarrow array, such as pa.array(rows, pa.list_(pa.int64())), or declare the type where there is a schema="
         ) from error
+    except Exception as error:
+        raise SchemaError(
+            f"column {name!r}: of {values.__class__.__name__} NumPy makes no array: {said(error)}"
+        ) from error
     if array.ndim == 0:
         raise SchemaError(
             f"column {name!r}: expected an array with one entry a row, got the scalar {shown(values)}"

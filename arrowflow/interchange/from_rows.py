@@ -266,3 +266,14 @@ def _refused(name: str, type: pa.DataType | None, values: Values, error: Excepti
             f"column {name!r} holds values that do not have one type ({reason}); declare types with schema="
         )
     return SchemaError(f"column {name!r} holds a value that is no {type} ({reason})")
+
+
+def with_names(row: Any) -> Any:
+    """Returns a named tuple as a dict, since its names say its columns; any other row as it is.
+
+    Examples:
+        >>> import collections
+        >>> with_names(collections.namedtuple("Row", "x y")(1, 2)), with_names((1, 2))
+        ({'x': 1, 'y': 2}, (1, 2))
+    """
+    return dict(row._asdict()) if isinstance(row, tuple) and hasattr(row, "_asdict") else row

@@ -237,10 +237,7 @@ class Loader(Reported, Generic[T]):
         Raises:
             TypeError: The pipeline is endless, only running it tells, or it does not end in batches.
         """
-        prepared = self._prepared()
-        batches = run.length(prepared)
-        left_out = dict(prepared.options.skip_steps).get(self._counter.begins.epoch, frozenset())
-        return batches - sum(step < batches for step in left_out)
+        return run.length(self._prepared(), self._counter.begins.epoch)
 
     def __getitem__(self, key: object) -> NoReturn:
         raise PlanError(

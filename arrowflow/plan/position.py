@@ -267,4 +267,7 @@ def _of_object(kept: dict[str, Any]) -> Position:
         before, came, again, below = (tupled(kept[key]) for key in (_BEFORE, "came", "again", "below"))
         return Arrived(before, came, again, below).position()
     lanes = sorted((int(number), *tupled(rest)) for number, rest in kept[_LANES].items())
-    return LanesPosition(kept[_STEP], tuple(map(LaneMark._make, lanes))).position()
+    step = kept[_STEP]
+    if type(step) is not int or step < 0:
+        raise ValueError(step)
+    return LanesPosition(step, tuple(map(LaneMark._make, lanes))).position()

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import datetime
+import decimal
 import dis
+import enum
+import fractions
 import functools
 import hashlib
 import operator
+import pathlib
+import re
 import types
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -24,6 +32,30 @@ from arrowflow.interchange.enums import as_enum
 
 MAX_DIGESTED_BYTES: Final = 16 << 20
 """Of larger arrays that a function refers to, so many bytes are digested."""
+
+MAX_OBJECTS: Final = 10_000
+"""Of larger arrays of objects, so many are digested."""
+
+_CHANGES: Final = object()
+"""Stands for a value that may change while a run goes on."""
+
+_BY_TEXT = (
+    decimal.Decimal,
+    fractions.Fraction,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    range,
+    slice,
+    uuid.UUID,
+    pathlib.PurePath,
+    re.Pattern,
+    np.dtype,
+    pa.DataType,
+    pl.DataType,
+)
+"""Types whose values cannot change, and whose `repr` tells them."""
 
 _VALUES = (bool, int, float, complex, str, bytes, np.generic, pa.Array, pa.ChunkedArray, pa.Scalar, pl.Series)
 
@@ -63,8 +95,8 @@ def code_digest(fn: Callable[..., Any]) -> str:
     """Returns a digest of a function's code and values: instructions, constants and names, not comments or line numbers.
 
     For a class the digest covers all methods; for an object that can be called, those of its class. Of the variables of
-    its closure, globals that it reads, defaults and arguments of `partial` it covers numbers, texts, tuples and arrays. It
-    covers neither the functions that it calls, nor lists, dicts, attributes of objects and variables that the function sets:
+    its closure, globals that it reads, defaults and arguments of `partial` it covers numbers, texts, dates and the like,
+    members of enumerations, types, tuples, frozen dataclasses and arrays. It covers neither the functions that it calls, nor lists, dicts, attributes of objects and variables that the function sets:
     these may change while a run goes on.
 
     Examples:
@@ -89,11 +121,11 @@ def code_digest(fn: Callable[..., Any]) -> str:
         text = function_name(fn) if code is None else repr(code_parts(code))
         values += _variables(getattr(fn, "__func__", fn))
     encoder = Encoder((write_plain, write_container, write_data))
-    for name, value in sorted(filter(lambda pair: _is_value(pair[1]), values), key=operator.itemgetter(0)):
-        with contextlib.suppress(
-            FingerprintError
-        ):  # such as a member of an enumeration, or a series of objects
-            text += f"{name} {encoder.digest_of(_sampled(value), name).hex()}"
+    compared = [(name, _compared(value)) for name, value in values]
+    for name, value in sorted(compared, key=operator.itemgetter(0)):
+        if value is not _CHANGES:
+            with contextlib.suppress(FingerprintError):  # such as a series of objects
+                text += f"{name} {encoder.digest_of(value, name).hex()}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -115,25 +147,42 @@ def _variables(fn: Any) -> Iterator[tuple[str, Any]]:
     yield from (fn.__kwdefaults__ or {}).items()
 
 
-def _is_value(value: object) -> bool:
-    """Whether a value is a number, a text, an array, or a tuple of these: it hardly changes while a run goes on."""
-    if isinstance(value, tuple | frozenset):
-        return all(map(_is_value, value))
-    if isinstance(value, np.ndarray):
-        return not value.dtype.hasobject
-    return value is None or isinstance(value, _VALUES)
+def _compared(value: Any) -> Any:
+    """Returns what is digested of a value that hardly changes while a run goes on; `_CHANGES` for all others.
 
-
-def _sampled(value: Any) -> Any:
-    """Returns a large array as its type, its shape and evenly spread values: a digest takes 1 ms for each MiB."""
-    if type(value) is tuple:
-        return tuple(map(_sampled, value))
+    A large array becomes its type, its shape and evenly spread values: a digest takes 1 ms for each MiB.
+    """
+    if isinstance(value, enum.Enum):
+        return type(value).__qualname__, value.name
+    if isinstance(value, tuple):
+        names = () if type(value) is tuple else (type(value).__qualname__,)
+        return _all_compared((*names, *value))
+    if isinstance(value, frozenset):
+        found = _all_compared(tuple(value))
+        return found if found is _CHANGES else frozenset(found)
+    if isinstance(value, _BY_TEXT):
+        return type(value).__qualname__, repr(value)
+    if isinstance(value, type):
+        return "type", value.__qualname__
+    if dataclasses.is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen:  # noqa: B009  # no stub has it
+        fields = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+        return _all_compared((type(value).__qualname__, *fields))
     if isinstance(value, pl.Series):
         return value.to_arrow()
-    if not isinstance(value, np.ndarray) or value.nbytes <= MAX_DIGESTED_BYTES:
+    if not isinstance(value, np.ndarray):
+        return value if value is None or isinstance(value, _VALUES) else _CHANGES
+    if value.dtype.hasobject:
+        flat = value.reshape(-1)
+        return _all_compared((value.shape, *flat[:: -(-flat.size // MAX_OBJECTS) or 1]))
+    if value.nbytes <= MAX_DIGESTED_BYTES:
         return value
     flat = value.reshape(-1)
     return str(value.dtype), value.shape, flat[:: -(-value.nbytes // MAX_DIGESTED_BYTES)]
+
+
+def _all_compared(values: tuple[Any, ...]) -> Any:
+    found = tuple(map(_compared, values))
+    return _CHANGES if any(each is _CHANGES for each in found) else found
 
 
 def _methods(cls: type) -> list[Any]:

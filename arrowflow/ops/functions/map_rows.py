@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.bad_rows import bad_among, first_bad, is_bad_data
-from arrowflow.errors import ArrowflowError, DataError, FunctionError, shown
-from arrowflow.interchange.from_rows import batch_from_values
+from arrowflow.errors import ArrowflowError, DataError, FunctionError, said, shown
+from arrowflow.interchange.from_rows import batch_from_values, with_names
 from arrowflow.interchange.handed_over import copied_value
 from arrowflow.interchange.kept_values import has_nanoseconds
 from arrowflow.kernels.context import Context
@@ -202,12 +202,17 @@ class _Results:
                 raise self._other_keys(result) from None
             for value in values:
                 if type(value) not in flat:
-                    values = tuple(map(copied_value, values))
+                    try:
+                        values = tuple(map(copied_value, values))
+                    except Exception as error:
+                        text = f"{self._what} has a value of which NumPy makes no array: {said(error)}"
+                        raise _for_row(FunctionError(text), row) from error
                     break
             add(values)
 
     def _as_dict(self, result: Any) -> dict[str, Any]:
-        """Returns a result as values by column; the columns of a declared schema name the values of a tuple."""
+        """Returns a result as values by column; the columns of a declared schema name the values of a plain tuple."""
+        result = with_names(result)
         if isinstance(result, tuple) and self._types is not None and len(result) == len(self._types):
             return dict(zip(self._types.names, result, strict=True))
         if isinstance(result, tuple) and result:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from arrowflow.errors import FunctionError, PlanError, SchemaError, said, shown
 from arrowflow.expr import empty_batch
 from arrowflow.interchange.from_columns import batch_from_arrays
+from arrowflow.interchange.from_rows import with_names
 from arrowflow.interchange.handed_over import TakeOver, copied_from, copied_value, unshared
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
@@ -58,11 +59,11 @@ class FromGenerator(Operator):
     @classmethod
     def of(cls, fn: Callable[[], Iterable[Any]], types: pa.Schema | None, elements: str) -> Self:
         """Returns the node, with arguments as users write them."""
-        if not callable(fn):
-            given: object = fn
+        given: object = fn
+        if not callable(given):
             hint = "; for rows that are there write `lambda: rows`" if isinstance(given, Iterable) else ""
             raise PlanError(
-                f"from_generator: expected a function that returns an iterator, got {shown(fn)}{hint}"
+                f"from_generator: expected a function that returns an iterator, got {shown(given)}{hint}"
             )
         check_choice(cls.name, "elements", elements, get_args(Elements))
         return cls(fn=fn, types=types, elements=cast(Elements, elements))
@@ -141,7 +142,7 @@ class GeneratorKernel(SourceKernel):
                 if isinstance(element[0], Mapping | tuple):
                     if group is None or group.full:
                         group = RowGroup(number)
-                    group.add(self._copied(element[0], number))
+                    group.add(self._copied(with_names(element[0]), number))
                     if not group.announced and (number >= task.payload or not decided):
                         decided = group.announced = True
                         yield Made(group, (number + 1,), split=number)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import datetime
+import decimal
+import enum
+import fractions
 import functools
 import gc
 import threading
+import uuid
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -748,6 +755,66 @@ def test_the_digest_of_a_class_covers_its_methods() -> None:
     assert code_digest(functools.partial(make(1, "help"), [3])) == code_digest(make(1, "help"))
     by_arguments = [code_digest(functools.partial(make(1, "help"), number)) for number in (3, 3, 4)]
     assert by_arguments[0] == by_arguments[1] != by_arguments[2]
+
+
+class _Point(NamedTuple):
+    x: int
+    y: int
+
+
+class _Side(enum.Enum):
+    LEFT = 1
+    RIGHT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class _Size:
+    height: int
+    day: datetime.date
+
+
+_DAY: Final = datetime.date(2026, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (_Point(1, 2), _Point(1, 3)),
+        ((3, _DAY), (2, _DAY)),
+        (_DAY, datetime.date(2026, 1, 3)),
+        (datetime.timedelta(1), datetime.timedelta(2)),
+        (decimal.Decimal(1), decimal.Decimal(2)),
+        (fractions.Fraction(1, 3), fractions.Fraction(2, 3)),
+        (range(3), range(4)),
+        (_Side.LEFT, _Side.RIGHT),
+        (_Size(1, _DAY), _Size(2, _DAY)),
+        (Path("a"), Path("b")),
+        (uuid.UUID(int=1), uuid.UUID(int=2)),
+        (np.float32, np.float64),
+        (np.dtype("i4"), np.dtype("i8")),
+        (pa.int8(), pa.int16()),
+        (pl.Int8, pl.Int16),
+        (pl.Datetime("ms"), pl.Datetime("us")),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object)),
+        (frozenset([(1, _DAY)]), frozenset([(2, _DAY)])),
+    ],
+    ids=repr,
+)
+def test_the_digest_covers_values_that_cannot_change(one: Any, other: Any) -> None:
+    def made(value: Any) -> str:
+        return code_digest(lambda batch: (value, batch)[1])
+
+    assert made(one) == made(copy.deepcopy(one)) != made(other)
+    by_default = [code_digest(lambda batch, value=value: batch) for value in (one, other)]
+    assert by_default[0] != by_default[1]
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, ([1],), _Size([1], _DAY)], ids=repr)  # type: ignore[arg-type]  # on purpose
+def test_the_digest_does_not_cover_what_may_change_while_a_run_goes_on(value: Any) -> None:
+    def made(value: Any) -> str:
+        return code_digest(lambda batch: (value, batch)[1])
+
+    assert made(value) == made([])
 
 
 @pytest.mark.parametrize("format", ["arrow", "numpy", "polars"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -147,6 +147,42 @@ def test_the_declared_schema_names_the_values_of_a_tuple() -> None:
         "tuple of 2",
         "['a']",
     )
+
+
+class _Pair(NamedTuple):
+    label: int
+    x: int
+
+
+def test_the_names_of_a_named_tuple_are_columns() -> None:
+    for types in (None, {"x": pa.int64(), "label": pa.int64()}):
+        rows = numbers(3).map_rows(lambda row: _Pair(label=row["row"], x=100), schema=types)
+        assert rows.to_table().to_pydict() == {"x": [100] * 3, "label": [0, 1, 2]}
+        made = af.from_generator(lambda: (_Pair(label=label, x=100) for label in range(3)), schema=types)
+        assert made.to_table().to_pydict() == {"x": [100] * 3, "label": [0, 1, 2]}
+
+
+class _NoArray:
+    def __array__(self, *arguments: object, **more: object) -> Any:
+        raise RuntimeError("no array")
+
+
+def test_a_value_that_makes_no_array_is_a_bad_row() -> None:
+    def made(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": _NoArray() if row["row"] == 1 else row["row"]}
+
+    rows = numbers(3).map_rows(made, schema={"x": pa.int64()})
+    refused(
+        af.FunctionError,
+        lambda: batches_of(rows),
+        "NumPy makes no array",
+        "RuntimeError: no array",
+        "{'row': 1",
+    )
+    skipping = numbers(3).map_rows(made, schema={"x": pa.int64()}, on_error="skip")
+    assert skipping.to_table()["x"].to_pylist() == [0, 2]
+    arrays = numbers(3).map(lambda columns: {"x": _NoArray()}, format="numpy")
+    refused(af.FunctionError, lambda: batches_of(arrays), "column 'x'", "_NoArray", "RuntimeError: no array")
 
 
 def test_arrays_of_several_dimensions_fit_nested_lists() -> None:
