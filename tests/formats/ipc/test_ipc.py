@@ -314,6 +314,36 @@ def test_every_byte_may_be_wrong(tmp_path: Path) -> None:
                     pass
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "type",
+    [
+        pa.list_(pa.int64(), 0),
+        pa.struct([]),
+        pa.struct([("a", pa.list_(pa.int8(), 0)), ("b", pa.struct([])), ("c", pa.bool_())]),
+        pa.struct([("a", pa.struct([("b", pa.struct([("c", pa.struct([("d", pa.bool_())]))]))]))]),
+        pa.list_(pa.list_(pa.bool_(), 3), 2),
+        pa.binary(0),
+    ],
+    ids=str,
+)
+def test_types_of_which_nothing_or_little_is_stored(tmp_path: Path, type: pa.DataType, stream: bool) -> None:
+    """Validity bits are not stored where nothing is null."""
+
+    def value(type: pa.DataType) -> Any:
+        if pa.types.is_fixed_size_list(type):
+            return [value(type.value_type)] * type.list_size
+        if pa.types.is_struct(type):
+            return {field.name: value(field.type) for field in type.fields}
+        return b"" if pa.types.is_fixed_size_binary(type) else True
+
+    table = pa.table({"x": pa.array([value(type)] * 1000, type)})
+    make = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with make(str(tmp_path / "a.arrow"), table.schema) as sink:
+        sink.write_table(table)
+    assert af.read_ipc(tmp_path / "a.arrow").to_table()["x"].to_pylist() == table["x"].to_pylist()
+
+
 def test_rows_that_disagree_with_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def three(*_: Any) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
