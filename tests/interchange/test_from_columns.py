@@ -163,7 +163,7 @@ def test_without_a_type_rows_of_several_shapes_name_the_way() -> None:
     def ragged(columns: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
         return {"x": [np.zeros(number) for number in columns["id"]]}
 
-    with pytest.raises(FunctionError, match="declare the type with schema="):
+    with pytest.raises(FunctionError, match="declare the type where there is a schema="):
         list(af.range(3).map(ragged, format="numpy"))
 
 
