@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from arrowflow.expr.compile.lowering import decimal_digits, exact_number, require, stored_integer
 from arrowflow.expr.parse.expression import Expr
+from arrowflow.expr.parse.many import ManyTexts
 from arrowflow.expr.parse.tree import (
     BETWEEN,
     COMPARISONS,
@@ -175,12 +176,14 @@ class _Reader:
         if (
             not isinstance(column, Column)
             or not isinstance(values, Literal)
-            or not isinstance(values.value, list | array)
+            or not isinstance(values.value, list | array | ManyTexts)
             or values.type is None
             or self.schema.get_field_index(column.name) < 0
         ):
             return None
         own = self.schema.field(column.name).type
+        if isinstance(values.value, ManyTexts):
+            return self._among_texts(column.name, values.value)
         try:
             given = values.value if isinstance(values.value, array) else sorted(values.value)
             keys = self._comparable_keys(given, values.type.value_type, own)
@@ -223,6 +226,20 @@ class _Reader:
             try:
                 at = bisect_left(keys, low)
                 return _May(at < len(keys) and keys[at] <= high, True)
+            except TypeError:
+                return _MAYBE
+
+        return self._by_limits(name, _May(False, True), within)
+
+    def _among_texts(self, name: str, keys: ManyTexts) -> Test | None:
+        """The test of being one of many texts or binaries."""
+        type = self.schema.field(name).type
+        if keys.series.null_count() or not self._comparable(Literal(keys.type(), None), type):
+            return None
+
+        def within(low: Any, high: Any) -> _May:
+            try:
+                return _May(keys.any_between(low, high), True)
             except TypeError:
                 return _MAYBE
 

@@ -149,8 +149,9 @@ def _cut(data: bytes) -> tuple[bytes, dict[str, Constant]]:
         if not data.endswith(_END, start, stop):
             at = start
         elif stop - start >= _MIN_BYTES:
-            constant = Constant(f"bytes:{hashlib.sha256(data[start:stop]).hexdigest()}")
-            constant.data = data[start:stop]
+            listed = data[start:stop]
+            constant = Constant(f"bytes:{hashlib.sha256(listed).hexdigest()}")
+            constant.data = listed
             constants[constant] = constant
             parts += [data[end : found.end()], _placeholder(constant)[0]]
             end = stop

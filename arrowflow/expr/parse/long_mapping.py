@@ -38,7 +38,7 @@ def long_mapping(text: str) -> LongMapping | None:
     column, *constants = body["input"]
     if list(column) != ["Column"] or not all(map(_is_value, constants[2:])):
         return None
-    series = [found for found in map(_series, constants) if found is not None]
+    series = [found for found in map(constant_series, constants) if found is not None]
     return LongMapping(column["Column"], *series) if len(series) == len(constants) else None
 
 
@@ -49,7 +49,7 @@ def _is_value(node: Json) -> bool:
     return list(node) == ["Literal"] and "Series" not in node["Literal"]
 
 
-def _series(node: Json) -> pl.Series | None:
+def constant_series(node: Json) -> pl.Series | None:
     """Returns the values of a constant, or of the one list that it holds; None if it has another form."""
     expr = constant_expression(node)
     if expr is None:

@@ -9,7 +9,6 @@ import decimal
 import io
 import re
 import warnings
-from array import array
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
@@ -19,8 +18,9 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.parse.lifted import constant_expression, dumps, like, loads, serialised, whole
+from arrowflow.expr.parse.many import many_values
 from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
-from arrowflow.expr.parse.tree import MANY, Call, Column, Literal, Node, column_names
+from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
 from arrowflow.types import convert, exact_values, normalise
 
 Json = Any
@@ -329,23 +329,12 @@ def _constant(node: Json, *, is_set: bool = False) -> Literal | None:
         series = None if expr is None else pl.select(expr).to_series()
         if series is None or series.len() != 1 or not _is_flat(series.dtype):
             return None
-        found = series.to_arrow()
+        many = many_values(series) if is_set else None
+        found = (series if many is None else series.clear()).to_arrow()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException):
         return None  # Polars fails at run time with its own message, or Arrow lacks the type
     type = normalise(found.type)
-    found = convert(found, type)
-    many = _many_integers(series) if is_set else None
-    return Literal(exact_values(found)[0] if many is None else many, type)
-
-
-def _many_integers(lists: pl.Series) -> array[int] | None:
-    """Returns the sorted values of a long list of whole numbers; a list of a million objects takes 70 ms to make."""
-    values = lists.explode() if isinstance(lists.dtype, pl.List) else lists
-    if not values.dtype.is_integer() or len(values) <= MANY or values.null_count():
-        return None
-    sorted_values = values.sort().to_numpy()
-    code = "bhiq"[sorted_values.dtype.itemsize.bit_length() - 1]
-    return array(code if sorted_values.dtype.kind == "i" else code.upper(), sorted_values.tobytes())
+    return Literal(exact_values(convert(found, type))[0] if many is None else many, type)
 
 
 def _kinds(node: Json) -> set[str]:

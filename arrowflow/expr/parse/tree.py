@@ -30,7 +30,7 @@ class Literal:
 
     Attributes:
         value: The constant as a Python object; a date or time is its stored integer, and None is null. `is_in` has
-            a list of constants, or a sorted `array` of whole numbers if they are many.
+            a list of constants; if they are many, a sorted `array` of whole numbers, or `ManyTexts`.
         type: Its Arrow type, or None for a bare Python number in Polars, which takes its neighbour's type.
     """
 

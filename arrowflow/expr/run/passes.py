@@ -15,6 +15,7 @@ from arrowflow.expr.parse.struct_fields import struct_fields
 from arrowflow.expr.run.blocks import BlockPlan
 from arrowflow.expr.run.columns import RowBlock, retyped, source
 from arrowflow.expr.run.foreign import run_arrow, run_polars
+from arrowflow.expr.run.looked_up import LookedUp, looked_up
 from arrowflow.expr.run.numeric import Numeric
 from arrowflow.expr.run.selection import blocks, filter_arrays, fit_one_call, passing_blocks
 from arrowflow.expr.run.sinks import MaskSink
@@ -164,14 +165,25 @@ def _where(name: str, slot: Slot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Foreigners:
-    """All outputs of one engine, evaluated in one call on only the columns that they read."""
+    """All outputs of one engine, evaluated in one call on only the columns that they read.
+
+    Attributes:
+        engine: The engine.
+        names: The names of the outputs.
+        slots: The outputs, without their long sets.
+        reads: The columns that they read, the answers of the long sets among them.
+        looked_up: The long sets, by the names of their answers.
+    """
 
     engine: str
     names: tuple[str, ...]
     slots: tuple[Foreign, ...]
     reads: pa.Schema
+    looked_up: Mapping[str, LookedUp]
 
     def run(self, columns: Columns, rows: int) -> dict[str, pa.Array]:
+        if self.looked_up:
+            columns = {**columns, **{name: one.run(columns) for name, one in self.looked_up.items()}}
         # Constants alone still need the number of rows.
         arrays = [columns[name] for name in self.reads.names] or [pa.nulls(rows)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.reads or _NOTHING)
@@ -187,13 +199,17 @@ class _Foreigners:
 def _foreigners(slots: Mapping[str, Slot], schema: pa.Schema) -> tuple[_Foreigners, ...]:
     found = []
     for engine in ("polars", "arrow"):
-        own = {
-            name: slot
-            for name, slot in slots.items()
-            if isinstance(slot, Foreign) and slot.expr.engine == engine
-        }
+        own: dict[str, Foreign] = {}
+        sets: dict[str, LookedUp] = {}
+        for name, slot in slots.items():
+            if isinstance(slot, Foreign) and slot.expr.engine == engine:
+                expr, used = looked_up(slot.expr, schema)
+                own[name] = Foreign(expr, slot.type)
+                sets.update((each.one.name, each) for each in used)
         if own:
             names = dict.fromkeys(name for slot in own.values() for name in slot.expr.columns)
-            reads = pa.schema([schema.field(name) for name in names])
-            found.append(_Foreigners(engine, tuple(own), tuple(own.values()), reads))
+            reads = pa.schema(
+                [pa.field(name, pa.bool_()) if name in sets else schema.field(name) for name in names]
+            )
+            found.append(_Foreigners(engine, tuple(own), tuple(own.values()), reads, sets))
     return tuple(found)
