@@ -209,7 +209,7 @@ class Dataset:
 
     Files on local disks are listed anew when a run begins or a question is asked (`schema`, `num_rows`, `len` of a
     loader). So replaced, added and removed files are noticed, also when a `cache` follows the source. Listings of
-    other file systems stay.
+    other file systems stay until a run meets a changed file.
 
     Examples:
         >>> import arrowflow as af

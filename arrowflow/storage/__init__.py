@@ -12,10 +12,10 @@ from arrowflow.storage.listing import table_reader
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
 from arrowflow.storage.objects import Objects
 from arrowflow.storage.requests import Requests
-from arrowflow.storage.retries import Services
-from arrowflow.storage.settings import Settings, place_of, shown_paths
+from arrowflow.storage.retries import Services, about_credentials, is_of_client
+from arrowflow.storage.settings import Settings, place_of, shown_paths, without_secrets, wrong_settings
 from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
-from arrowflow.storage.versions import note_version, remote_change, told_stamp
+from arrowflow.storage.versions import change_behind, note_version, remote_change, told_stamp
 
 __all__ = [
     "CONNECTIONS",
@@ -30,12 +30,15 @@ __all__ = [
     "Services",
     "Settings",
     "Store",
+    "about_credentials",
     "below",
+    "change_behind",
     "coalesce",
     "flush",
     "forget_listings",
     "is_chained",
     "is_link",
+    "is_of_client",
     "lists_anew",
     "local_path",
     "locate",
@@ -47,4 +50,6 @@ __all__ = [
     "storage_failure",
     "table_reader",
     "told_stamp",
+    "without_secrets",
+    "wrong_settings",
 ]

@@ -22,14 +22,13 @@ from arrowflow.storage.clients import (
     open_by_fsspec,
     open_url,
     open_with,
-    unknown_names,
 )
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path
 from arrowflow.storage.mounts import on_network
 from arrowflow.storage.requests import Requests
 from arrowflow.storage.retries import about_credentials
-from arrowflow.storage.settings import Settings, without_secrets
+from arrowflow.storage.settings import Settings, without_secrets, wrong_settings
 from arrowflow.storage.store import File, Store
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
@@ -90,11 +89,20 @@ def resolve(
 
 
 def lists_anew(
-    paths: object, files: tuple[File, ...], *, filesystem: Any, suffixes: tuple[str, ...], operator: str
+    paths: object,
+    files: tuple[File, ...],
+    *,
+    store: Store | None,
+    filesystem: Any,
+    suffixes: tuple[str, ...],
+    operator: str,
 ) -> bool:
-    """Returns whether paths now mean other files, or a file has changed; only local files are looked at."""
+    """Returns whether paths now mean other files, or a file has changed.
+
+    Only local files are looked at. Of files in a store a run has to have met a change: to ask takes requests.
+    """
     if not all(file.is_local for file in files):
-        return False
+        return store is not None and bool(store.requests.changed)
     try:
         _, found = resolve(paths, filesystem=filesystem, suffixes=suffixes, operator=operator)
     except ArrowflowError:
@@ -157,9 +165,8 @@ class _Opener:
 
     def failed(self, what: str, address: str, error: Exception) -> ArrowflowError:
         """Returns the error of a storage that failed: of a wrong name in `storage_options`, or of what the client said."""
-        options = {} if self.settings is None else self.settings.options
-        if (problem := unknown_names(address, options, error)) is not None:
-            return PlanError(problem).locate(operator=self.operator)
+        if (wrong := wrong_settings(address, self.settings, error)) is not None:
+            return wrong.locate(operator=self.operator)
         text = f"{what}: {about_credentials(str(error))}; check the address, the credentials and the network"
         return SourceError(without_secrets(text, self.settings)).locate(operator=self.operator)
 
@@ -177,7 +184,7 @@ class _Opener:
     def _from_url(self, url: str) -> tuple[Any, str]:
         scheme = url.partition(":")[0]
         if self.settings is not None and self.settings.options:
-            return open_with(url, self.settings.options) or self._by_fsspec(url)
+            return open_with(url, self.settings.options, self.operator) or self._by_fsspec(url)
         if scheme == "hf":  # pyarrow takes fsspec's client, too, and does not name the package
             return self._by_fsspec(url)
         try:

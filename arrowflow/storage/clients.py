@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -13,8 +14,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
-from arrowflow.errors import MissingPackageError
+from arrowflow.errors import MissingPackageError, PlanError, closest
 from arrowflow.lazy import fs as pafs
+from arrowflow.storage.retries import CLIENTS, causes
 
 CONNECTIONS: Final = 128
 """Connections of a client that this library makes: for 64 calls that read footers, and 64 that read data. Connections are
@@ -32,6 +34,17 @@ _NAMES_OF_S3FS: Final = {
     "anonymous": "anon",
     "endpoint_override": "endpoint_url",
 }
+
+_TEXTS_OF_S3FS: Final = ("key", "secret", "token", "endpoint_url", "region", "region_name")
+"""Arguments of s3fs that are texts. botocore says of other values neither the name nor the type."""
+
+_UNKNOWN: Final = re.compile(
+    r"(?:([\w.]+)\(\) )?got (?:an )?unexpected keyword argument '(\w+)'", re.IGNORECASE
+)
+"""The words of Python and of botocore for an argument that a function does not have: the function, and the argument."""
+
+_LEFT_OUT: Final = frozenset(("self", "fs", "asynchronous", "loop", "method", "str_or_url"))
+"""Arguments that the library, or the client itself, gives."""
 
 _TAR: Final = re.compile(r"\.t(?:ar\.)?(gz|bz2?|xz)$")
 _CODECS_OF_TAR: Final = {"gz": "gzip", "bz": "bz2", "bz2": "bz2", "xz": "xz"}
@@ -51,45 +64,104 @@ def open_url(url: str) -> tuple[Any, str]:
     return filesystem, str(path)
 
 
-def open_with(url: str, options: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """Returns pyarrow's client for a URL with these arguments, and the path in it; None if it has no such client."""
+def open_with(url: str, options: Mapping[str, Any], operator: str) -> tuple[Any, str] | None:
+    """Returns pyarrow's client for a URL with these arguments, and the path in it; None if it has no such client.
+
+    Raises:
+        PlanError: An argument has a value that its client does not take.
+    """
     parts = urlsplit(url)
     query: dict[str, Any] = dict(parse_qsl(parts.query))
     place = unquote(parts.netloc.rpartition("@")[2] + parts.path)
-    try:
-        if parts.scheme == "file":
-            return pafs.FileSystem.from_uri(url)
-        if parts.scheme == "s3":
-            settings = {"region": None, **query, **options}
-            made = pafs.S3FileSystem(**settings)  # which asks no network, unlike the region of a bucket
-            if settings["region"] is None and "endpoint_override" not in settings:
-                with suppress(OSError):
-                    region = pafs.resolve_s3_region(place.partition("/")[0])
-                    made = pafs.S3FileSystem(**{**settings, "region": region})
-            return made, place
-        if parts.scheme in {"gs", "gcs"}:
-            return pafs.GcsFileSystem(
-                **{"retry_time_limit": timedelta(seconds=GCS_SECONDS), **options}
-            ), place
-        if parts.scheme == "hdfs":
-            return pafs.HadoopFileSystem(parts.hostname or "default", parts.port or 0, **options), parts.path
-    except (TypeError, AttributeError):  # it has no such argument, or this pyarrow no such client
+    if parts.scheme == "file":
+        return pafs.FileSystem.from_uri(url)
+    if parts.scheme == "s3":
+        settings = {"region": None, **query, **options}
+        made = _made("S3FileSystem", settings, options, operator, {"region": None})  # asks no network
+        if made is not None and settings["region"] is None and "endpoint_override" not in settings:
+            with suppress(OSError):
+                region = pafs.resolve_s3_region(place.partition("/")[0])
+                made = pafs.S3FileSystem(**{**settings, "region": region})
+        return None if made is None else (made, place)
+    if parts.scheme in {"gs", "gcs"}:
+        settings = {"retry_time_limit": timedelta(seconds=GCS_SECONDS), **options}
+        made = _made("GcsFileSystem", settings, options, operator, {"anonymous": True})
+        return None if made is None else (made, place)
+    if parts.scheme == "hdfs":
+        settings = {"host": parts.hostname or "default", "port": parts.port or 0, **options}
+        made = _made("HadoopFileSystem", settings, options, operator, None)
+        return None if made is None else (made, parts.path)
+    return None
+
+
+def _made(
+    kind: str,
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
+    operator: str,
+    alone: Mapping[str, Any] | None,
+) -> Any:
+    """Returns a client of `pyarrow.fs`; None if it has no such argument, or this pyarrow no such client.
+
+    Args:
+        kind: The name of its class.
+        settings: All arguments.
+        options: The arguments of the user.
+        operator: The operator to name in errors.
+        alone: Arguments with which each of the user's can be tried by itself, without a network; None if none can.
+    """
+    make: Callable[..., Any] | None = getattr(pafs, kind, None)
+    if make is None:
         return None
+    try:
+        return make(**settings)
+    except (TypeError, AttributeError, KeyError) as error:
+        if isinstance(error, TypeError) and _UNKNOWN.search(str(error)):
+            return None
+        name, refusal = _refused(make, {} if alone is None else options, alone or {}) or (None, error)
+        place = "storage_options" if name is None else f"storage_options[{name!r}]"
+        got = "" if name is None else f", got {type(options[name]).__name__}"
+        expected = (
+            "expected a string"
+            if "expected bytes" in str(refusal)
+            else f"expected a value that pyarrow.fs.{kind} takes ({refusal})"
+        )
+        raise PlanError(f"{operator}: {place}: {expected}{got}; give one, or leave it out") from error
+
+
+def _refused(
+    make: Callable[..., Any], options: Mapping[str, Any], alone: Mapping[str, Any]
+) -> tuple[str, Exception] | None:
+    """Returns the first argument that a client refuses by itself, and its error."""
+    for name, value in options.items():
+        try:
+            make(**{**alone, name: value})
+        except ValueError:  # such as one key without the other
+            continue
+        except Exception as error:  # noqa: BLE001  (whatever it raises, it refuses the value)
+            return name, error
     return None
 
 
 def open_by_fsspec(url: str, options: Mapping[str, Any], operator: str) -> tuple[Any, str]:
     """Returns the client of fsspec for a URL, which may be a chain such as `zip://a.csv::s3://…`, and the path in it.
 
+    For S3 the options may also be those of pyarrow's client.
+
     Raises:
         MissingPackageError: The client needs a package that is not installed.
+        PlanError: An option has a value of a wrong type.
     """
     schemes = [each.partition("://")[0] for each in url.split("::")]
     settings = {name: dict(each) if isinstance(each, dict) else each for name, each in options.items()}
     for number, scheme in enumerate(schemes):
+        given = settings if number == 0 else settings.get(scheme, {})
+        place = "storage_options" if number == 0 else f"storage_options[{scheme!r}]"
+        _check_types(given, place, operator, is_s3=scheme in {"s3", "s3a"})
         if scheme in {"s3", "s3a"}:
-            own = settings if number == 0 else settings.setdefault(scheme, {})
+            own = as_s3fs(given)
             own["config_kwargs"] = {"max_pool_connections": CONNECTIONS, **(own.get("config_kwargs") or {})}
+            settings = own if number == 0 else {**settings, scheme: own}
         elif scheme == "tar" and (codec := _codec_of_tar(url.split("::")[number + 1 :])) is not None:
             settings.setdefault(scheme, {}).setdefault(
                 "compression", codec
@@ -114,32 +186,97 @@ def _codec_of_tar(links: Sequence[str]) -> str | None:
     return None if found is None else _CODECS_OF_TAR[found[1]]
 
 
+def _check_types(options: Any, place: str, operator: str, *, is_s3: bool) -> None:
+    """Raises `PlanError` for options whose types clients tell in no words of a user."""
+    wanted = [(place, options, "mapping from names to values")] if not isinstance(options, Mapping) else []
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        if value is None:
+            continue
+        if name.endswith("_kwargs") and not isinstance(value, Mapping):
+            wanted.append((f"{place}[{name!r}]", value, "mapping from names to values"))
+        if is_s3 and _NAMES_OF_S3FS.get(name, name) in _TEXTS_OF_S3FS and not isinstance(value, str):
+            wanted.append((f"{place}[{name!r}]", value, "string"))
+        if is_s3 and name == "client_kwargs":
+            _check_types(value, f"{place}[{name!r}]", operator, is_s3=True)
+    for where, value, kind in wanted:
+        raise PlanError(
+            f"{operator}: {where}: expected a {kind}, got {type(value).__name__}; give one, or leave it out"
+        )
+
+
 def unknown_names(address: str, options: Mapping[str, Any], error: BaseException) -> str | None:
     """Returns which names of settings the client of an address does not know, and those that it knows.
 
-    None if an error does not come from such a name.
+    Called for each error of a client, whose first request finds such a name. None if an error does not come from one.
     """
-    if "unexpected keyword argument" not in str(error):
+    said = next((found for each in causes(error) if (found := _UNKNOWN.search(str(each)))), None)
+    place = None if said is None else _place_of(said[2], options)
+    if said is None or place is None:
         return None
-    scheme = address.partition("://")[0].rpartition("::")[2]
+    call, name = said.groups()
+    schemes = [each.partition("://")[0] for each in address.split("::")]
+    scheme = place[0] if place and place[0] in schemes[1:] else schemes[0]
+    known = _names_of_call(call)
+    given, who = options, f"the client of {scheme}://"
+    for each in place:
+        given = given[each]
+    if place in ((), (scheme,)):
+        known |= _names_of_client(scheme)
+    elif call is not None:
+        who = call
+    elif place[-1] == "config_kwargs" and "botocore.config" in sys.modules:
+        known |= set(sys.modules["botocore.config"].Config.OPTION_DEFAULTS)
+    others = [each for each in given if each != name and each not in known] if known else []
+    where = "storage_options" + "".join(f"[{each!r}]" for each in place)
+    hint = f"{closest(name, known)} " if known else ""
+    text = f"{where} has {', '.join(map(repr, [name, *others]))}, which {who} does not know; "
+    if not known:
+        return f"{text}leave it out"
+    hint = f"{hint}Its" if hint.startswith("did you mean") else "its"
+    return f"{text}{hint} names are {', '.join(sorted(known))}"
+
+
+def _place_of(name: str, options: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Returns the names of the mappings around an option; None if there is no such option."""
+    if name in options:
+        return ()
+    for outer, inner in options.items():
+        found = _place_of(name, inner) if isinstance(inner, Mapping) else None
+        if found is not None:
+            return (outer, *found)
+    return None
+
+
+def _names_of_client(scheme: str) -> set[str]:
+    """Returns the arguments of the client of fsspec for a scheme, and for S3 those of pyarrow's."""
     try:
         client = importlib.import_module("fsspec").get_filesystem_class(scheme)
     except (ImportError, ValueError):
-        return None
-    arguments = [
-        each for kind in client.__mro__ for each in inspect.signature(kind.__init__).parameters.values()
-    ]
-    known = {each.name for each in arguments if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
-    known -= {"self", "fs", "asynchronous", "loop"}
-    if scheme in {"s3", "s3a"}:
-        known |= {*_NAMES_OF_S3FS, "scheme", "region"}
-    wrong = [name for name in options if name not in known]
-    if not wrong:
-        return None
-    return (
-        f"storage_options has {', '.join(map(repr, wrong))}, which the client of {scheme}:// does not know; its names are "
-        f"{', '.join(sorted(known))}"
-    )
+        return set()
+    known = {name for kind in client.__mro__ for name in _arguments_of(kind.__init__)}
+    return known | {*_NAMES_OF_S3FS, "scheme", "region"} if scheme in {"s3", "s3a"} else known
+
+
+def _names_of_call(call: str | None) -> set[str]:
+    """Returns the arguments of a function of a client's package, by its name in an error; none if it is not found."""
+    if call is None:
+        return set()
+    for name, module in list(sys.modules.items()):
+        found: Any = module if name.partition(".")[0] in CLIENTS else None
+        for part in call.split("."):
+            found = None if found is None else getattr(found, part, None)
+        if callable(found):
+            return set(_arguments_of(found))
+    return set()
+
+
+def _arguments_of(function: Any) -> Iterable[str]:
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [each.name for each in found if each.kind in named and each.name not in _LEFT_OUT]
 
 
 def as_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, WriteError, said
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage.clients import as_s3fs, connections_of, open_by_fsspec
+from arrowflow.storage.clients import connections_of, open_by_fsspec
 from arrowflow.storage.requests import Requests, time_limit
 from arrowflow.storage.retries import Services, about_credentials, status_of
-from arrowflow.storage.settings import Settings, without_secrets
+from arrowflow.storage.settings import Settings, without_secrets, wrong_settings
 from arrowflow.storage.store import File, Store
 
 T = TypeVar("T")
@@ -61,13 +61,13 @@ class Objects:
         """
         address, _, query = url.partition("?")
         options = {**dict(parse_qsl(query)), **({} if settings is None else settings.options)}
-        if url.startswith(("s3://", "s3a://")):
-            options = as_s3fs(options)
         try:
             client, root = open_by_fsspec(address, options, operator)
         except ArrowflowError:
             raise
         except Exception as error:
+            if (wrong := wrong_settings(address, settings, error)) is not None:
+                raise wrong.locate(operator=operator) from error
             text = f"cannot reach {address!r}: {said(error)}; check the address and storage_options="
             raise SourceError(without_secrets(text, settings)).locate(operator=operator) from error
         shown = without_secrets(address, settings).rstrip("/")
@@ -170,6 +170,8 @@ class Objects:
         except ArrowflowError:
             raise
         except Exception as error:
+            if (wrong := wrong_settings(self.address, self.settings, error)) is not None:
+                raise wrong from error
             text = f"{self.address!r} {what}: {about_credentials(said(error))}; check the address, the credentials, storage_options= and the network"
             if has_condition and (status_of(error) == HTTPStatus.NOT_IMPLEMENTED or _is_of_arguments(error)):
                 text = (

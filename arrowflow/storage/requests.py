@@ -104,6 +104,7 @@ class Requests:
         handles: Open files, by path.
         wholes: Files of servers that send no parts.
         line: The line to the store, of all runs.
+        changed: Files that a run has found other than their listing; the next run lists all files again.
     """
 
     patience: Patience = field(default_factory=Patience)
@@ -111,6 +112,7 @@ class Requests:
     handles: dict[str, Any] = field(default_factory=dict, repr=False)
     wholes: Wholes = field(default_factory=Wholes, repr=False)
     line: Line = field(default_factory=Line, repr=False)
+    changed: set[str] = field(default_factory=set, repr=False)
 
     def __reduce__(self) -> tuple[type[Requests], tuple[Patience]]:
         return Requests, (self.patience,)
@@ -128,7 +130,8 @@ class Requests:
 
     def served_by(self, services: Services) -> Requests:
         """Returns the same for a run, which has open files of its own."""
-        return Requests(self.patience, services, wholes=Wholes(is_told=bool(self.wholes)), line=self.line)
+        wholes = Wholes(is_told=bool(self.wholes))
+        return Requests(self.patience, services, wholes=wholes, line=self.line, changed=self.changed)
 
     def persist(self, request: Callable[[float], T]) -> T:
         """Makes a request until it succeeds, as long as `patience` allows; it is given the seconds that it may take."""

@@ -122,6 +122,11 @@ CLIENTS: Final = frozenset(
 """Packages whose exceptions are about storage or the network."""
 
 
+def is_of_client(error: BaseException) -> bool:
+    """Whether an exception has a class of a client's package."""
+    return type(error).__module__.partition(".")[0] in CLIENTS
+
+
 class ShortRead(SourceError):
     """A read got fewer bytes than it asked for."""
 
@@ -139,7 +144,7 @@ def passing(error: BaseException) -> str | None:
     """
     if isinstance(error, ShortRead):
         return CUT_SHORT
-    chain = list(_causes(error))
+    chain = list(causes(error))
     if any(isinstance(each, ArrowflowError | PermissionError) for each in chain):
         return None
     status = status_of(error)
@@ -175,10 +180,11 @@ def about_credentials(text: str) -> str:
 
 def status_of(error: BaseException) -> int | None:
     """Returns the HTTP status that an exception, or a cause of it, tells; None if none does."""
-    return next((found for each in _causes(error) if (found := _status_of(each)) is not None), None)
+    return next((found for each in causes(error) if (found := _status_of(each)) is not None), None)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields an exception, the cause of it, and so on."""
     seen = 0
     found: BaseException | None = error
     while found is not None and seen < 8:

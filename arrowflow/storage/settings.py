@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from arrowflow.errors import PlanError, shown, without_credentials
+from arrowflow.storage.clients import unknown_names
 
 _SECRET: Final = re.compile(
     r"key|secret|token|pass|credential|sig|auth|connection_string|header|cookie", re.IGNORECASE
@@ -63,6 +64,16 @@ def place_of(operator: str, filesystem: Any, storage_options: Any) -> Any:
             "one of both"
         )
     return Settings(storage_options)
+
+
+def wrong_settings(address: str, place: Any, error: BaseException) -> PlanError | None:
+    """Returns the error of an option that the client of an address does not know; None if an error comes from none.
+
+    Readers, writers and caches ask it of each error of a client, before they take it for one of the storage.
+    """
+    options = place.options if isinstance(place, Settings) else {}
+    problem = unknown_names(address, options, error) if options else None
+    return None if problem is None else PlanError(problem)
 
 
 def without_secrets(text: str, place: Any = None) -> str:

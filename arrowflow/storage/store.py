@@ -157,7 +157,10 @@ class Store:
                     f"bytes {start} to {end} lie outside of the file of {file.size}; the file is corrupt"
                 ).locate(file=file.path)
         buffers = self.fetch(file, merged)
-        return Fetched(self.filesystem, file=file, held=dict(zip(merged, buffers, strict=True)))
+        # Who finds that the file has changed tells the runs of this store; the bytes need no more of its requests.
+        requests = Requests(changed=self.requests.changed)
+        held = zip(merged, buffers, strict=True)
+        return Fetched(self.filesystem, requests=requests, file=file, held=dict(held))
 
     def fetch(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Returns the bytes of each `Range` in memory of their own. Some file systems fetch them at the same time.

@@ -7,13 +7,16 @@ rewrites, times those of another second.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage.clients import fsspec_client
+from arrowflow.storage.clients import forget_listings, fsspec_client
 from arrowflow.storage.requests import is_by_name, time_limit
+from arrowflow.storage.retries import REQUEST_SECONDS, ShortRead, is_of_client, status_of
 from arrowflow.storage.store import File, Store
 
 _STAMPS: Final = (
@@ -28,6 +31,10 @@ _STAMPS: Final = (
     "modify",
 )
 """Names of etag and time in fsspec's file systems, in lower case; the first that a file has counts. Then `created`."""
+
+_OF_SHORTER_FILES: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+_NO_SUCH: Final = re.compile(r"AWS Error (?:NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
+"""Answers to a request for bytes that a file has no more, and the words of pyarrow's client where it tells no status."""
 
 _SECOND: Final = 10**9
 
@@ -76,6 +83,8 @@ def remote_change(
 ) -> str | None:
     """Asks a store, by one request, how a file differs from its listing and from earlier answers; None if it does not.
 
+    After a change the next run lists the files again, by a client that has forgotten what it knew.
+
     Args:
         store: Its store.
         file: The file.
@@ -85,6 +94,41 @@ def remote_change(
     Raises:
         Exception: The client's own error if it gets no answer.
     """
+    change = _change(store, file, known, seconds)
+    if change is not None:
+        _list_again(store, file)
+    return change
+
+
+def change_behind(
+    error: BaseException, store: Store, file: File, known: MutableMapping[str, str | None]
+) -> str | None:
+    """Returns how a file has changed, if a read failed as reads of a shorter or removed file do; None if not, or if nobody knows.
+
+    Called after a failed read. It asks the store once: where the store does not answer, the first error tells more. A client
+    that says by itself that there is no such file is not asked. Clients of fsspec say so of other answers of a server, too.
+    """
+    if store.is_local:
+        return None
+    if isinstance(error, FileNotFoundError) and not (error.__cause__ and is_of_client(error.__cause__)):
+        _list_again(store, file)
+        return None
+    is_told = isinstance(error, ShortRead | FileNotFoundError) or _NO_SUCH.search(str(error))
+    if not is_told and status_of(error) not in _OF_SHORTER_FILES:
+        return None
+    try:
+        return remote_change(store, file, known, REQUEST_SECONDS)
+    except Exception:  # noqa: BLE001  (whatever the client raises, it does not tell of a change)
+        return None
+
+
+def _list_again(store: Store, file: File) -> None:
+    """Lets the next run list the files again, by a client that has forgotten what it knew."""
+    forget_listings(store.filesystem)
+    store.requests.changed.add(file.path)
+
+
+def _change(store: Store, file: File, known: MutableMapping[str, str | None], seconds: float) -> str | None:
     try:
         size, stamp = _told(store, file, seconds)
     except FileNotFoundError:

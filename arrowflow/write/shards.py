@@ -148,15 +148,16 @@ def write_shards(
 
 @contextmanager
 def explained(operator: str, target: Target) -> Iterator[None]:
-    """Adds operator and target to errors, and turns errors of file systems and encoders into a `WriteError`."""
+    """Adds operator and target to errors, and turns errors of file systems and encoders into errors of this library."""
     try:
         yield
     except ArrowflowError as error:
         error.locate(operator=operator)
         raise
-    except (OSError, pa.ArrowException) as error:
-        text = f"cannot write: {type(error).__name__}: {str(error).strip()[:500]}; nothing of it is visible"
-        raise WriteError(text).locate(operator=operator, file=target.path) from error
+    except Exception as error:
+        if (failure := target.failed(error)) is None:
+            raise
+        raise failure.locate(operator=operator) from error
 
 
 class Held:

@@ -28,10 +28,11 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from arrowflow.caching.store.claim import Claim
-from arrowflow.errors import WriteError, counted
+from arrowflow.errors import ArrowflowError, WriteError, counted
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage import UNFINISHED, below, flush, forget_listings, is_link, locate
+from arrowflow.storage import UNFINISHED, Settings, below, flush, forget_listings, is_link, locate
 from arrowflow.write import leftovers
+from arrowflow.write.failures import local_failure, remote_failure
 
 logger = logging.getLogger("arrowflow")
 
@@ -45,6 +46,9 @@ class Target(Protocol):
     @property
     def path(self) -> str:
         """The name of the folder in errors."""
+
+    def failed(self, error: Exception) -> ArrowflowError | None:
+        """Returns the error to tell in place of one that is not of this library; None if it is not of the file system."""
 
     def check(self) -> None:
         """Checks the existing content, and makes nothing.
@@ -85,7 +89,11 @@ def target_of(
     found, place = locate(path, filesystem=filesystem, operator=operator)
     if isinstance(found, pafs.LocalFileSystem):
         return LocalFolder(place, suffix=suffix, overwrite=overwrite)
-    return RemoteFolder(found, place, suffix=suffix, overwrite=overwrite)
+    place_of_options = filesystem if isinstance(filesystem, Settings) else None
+    address = os.fspath(path)
+    return RemoteFolder(
+        found, place, suffix=suffix, overwrite=overwrite, address=address, settings=place_of_options
+    )
 
 
 class LocalFolder:
@@ -104,6 +112,10 @@ class LocalFolder:
     def path(self) -> str:
         """See `Target.path`."""
         return str(self._path)
+
+    def failed(self, error: Exception) -> ArrowflowError | None:
+        """See `Target.failed`."""
+        return local_failure(error, self.path)
 
     def check(self) -> None:
         """See `Target.check`."""
@@ -215,8 +227,19 @@ class LocalFolder:
 class RemoteFolder:
     """A folder of another file system."""
 
-    def __init__(self, filesystem: Any, path: str, *, suffix: str, overwrite: bool) -> None:
+    def __init__(
+        self,
+        filesystem: Any,
+        path: str,
+        *,
+        suffix: str,
+        overwrite: bool,
+        address: str,
+        settings: Settings | None,
+    ) -> None:
         self._filesystem = filesystem
+        self._address, self._settings = address, settings
+        self._is_reached = False
         self._path = filesystem.normalize_path(path).rstrip("/")
         self._suffix = suffix
         self._overwrite = overwrite
@@ -229,6 +252,16 @@ class RemoteFolder:
     def path(self) -> str:
         """See `Target.path`."""
         return self._path
+
+    def failed(self, error: Exception) -> ArrowflowError | None:
+        """See `Target.failed`."""
+        return remote_failure(
+            error,
+            self._path,
+            address=self._address,
+            settings=self._settings,
+            is_reached=self._is_reached,
+        )
 
     def check(self) -> None:
         """See `Target.check`."""
@@ -245,7 +278,9 @@ class RemoteFolder:
         folder, inside, _ = name.rpartition("/")
         if inside:
             self._filesystem.create_dir(f"{self._staging}/{folder}", recursive=True)
-        return self._filesystem.open_output_stream(f"{self._staging}/{name}", compression=None)
+        opened = self._filesystem.open_output_stream(f"{self._staging}/{name}", compression=None)
+        self._is_reached = True
+        return opened
 
     def seal(self, name: str) -> None:
         """See `Target.seal`: a store has an object once the object is closed, and not before."""

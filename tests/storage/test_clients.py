@@ -34,7 +34,7 @@ GCS_ARGUMENTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", GCS_ARGUMENTS, ids=lambda options: ", ".join(options) or "none")
 @pytest.mark.parametrize("scheme", ["gs", "gcs"])
 def test_arguments_of_pyarrows_client_of_google(scheme: str, options: dict[str, Any]) -> None:
-    found = open_with(f"{scheme}://bucket/a b/%C3%BC.parquet", options)
+    found = open_with(f"{scheme}://bucket/a b/%C3%BC.parquet", options, "read_csv")
     assert found is not None
     made, path = found
     assert path == "bucket/a b/ü.parquet"
@@ -47,12 +47,12 @@ def test_arguments_of_pyarrows_client_of_google(scheme: str, options: dict[str, 
 def test_arguments_of_pyarrows_client_of_hdfs(options: dict[str, Any]) -> None:
     """It takes them, and then finds no Hadoop here, or no host of this name."""
     with pytest.raises(OSError, match=r"HDFS|hdfs|libjvm|JVM"):
-        open_with("hdfs://host.invalid:8020/folder", options)
+        open_with("hdfs://host.invalid:8020/folder", options, "read_csv")
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/a", "gs://bucket/a", "hdfs://host/a", "https://host/a"])
 def test_arguments_that_no_client_of_pyarrow_takes_are_left_to_fsspec(url: str) -> None:
-    assert open_with(url, {"an_argument_of_another_client": 1}) is None
+    assert open_with(url, {"an_argument_of_another_client": 1}, "read_csv") is None
 
 
 @pytest.mark.parametrize(

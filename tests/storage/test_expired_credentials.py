@@ -68,3 +68,11 @@ def test_where_a_cache_is_filled(s3_server: S3Server, s3_proxy: Proxy) -> None:
     s3_proxy.plan = expired("PUT", "POST")
     with pytest.raises(af.ArrowflowError, match=r"credentials (may )?have expired"):
         ds.to_table()
+
+
+@pytest.mark.parametrize("moment", ["before", "while"])
+def test_where_shards_are_written(s3_server: S3Server, s3_proxy: Proxy, client: Any, moment: str) -> None:
+    place = f"{s3_server.bucket()}/out"
+    s3_proxy.plan = expired(*(("GET", "HEAD") if moment == "before" else ("PUT", "POST")))
+    with pytest.raises(af.WriteError, match=r"write_parquet: .*credentials (may )?have expired.*out"):
+        af.range(10).write_parquet(place, filesystem=client)

@@ -14,7 +14,7 @@ import arrowflow as af
 from arrowflow.storage import contents, versions
 from tests.fuzz.test_objects import Bucket, Layout, client_of
 from tests.ops.tables import refused
-from tests.servers.proxy import Proxy
+from tests.servers.proxy import Fate, Proxy, Request
 from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.any_version
@@ -73,6 +73,77 @@ def test_an_object_that_is_replaced_in_an_epoch(s3_server: S3Server, filesystem:
         with pytest.raises(af.SourceError, match=change):
             take_rest(iterator, found)
     assert found == list(range(len(found)))
+
+
+@pytest.mark.parametrize("rows", [0, 10, None])
+def test_an_object_that_becomes_shorter_in_an_epoch(
+    s3_server: S3Server, filesystem: Any, rows: int | None
+) -> None:
+    """No row group of the old object lies in the new one, or there is none. The next epoch lists the files again."""
+    path = put(s3_server, f"{s3_server.bucket()}/a.parquet", content(0))
+    ds = reads(path, filesystem)
+    with iter(ds) as iterator:
+        next(iterator)
+        if rows is None:
+            s3_server.native().delete_file(path)
+        else:
+            put(s3_server, path, content(0, rows) if rows else b"")
+        told = "was removed" if rows is None else "has changed since it was listed: it had"
+        with pytest.raises(af.SourceError, match=rf"{told}.*a\.parquet"):
+            take_rest(iterator, [])
+    if rows:
+        assert ds.num_rows == rows
+    elif rows is None:
+        refused(af.SourceError, ds.to_table, "there is no such file")
+
+
+def test_a_small_object_that_becomes_shorter_before_its_footer_is_read(
+    s3_server: S3Server, filesystem: Any
+) -> None:
+    bucket = s3_server.bucket()
+    first, second = (put(s3_server, f"{bucket}/{name}.parquet", content(0, 1000)) for name in "ab")
+    ds = af.read_parquet([first, second], filesystem=filesystem)
+    _ = ds.schema
+    put(s3_server, second, b"")
+    refused(af.SourceError, ds.to_table, "the file has changed since it was listed", "b.parquet")
+
+
+@pytest.mark.parametrize("rows", [500, 2000])
+def test_files_are_listed_again_after_a_change(s3_server: S3Server, filesystem: Any, rows: int) -> None:
+    """As the error says: the next epoch of the same dataset, or of its loader, has the rows of the new object."""
+    bucket = s3_server.bucket()
+    for name in "ab":
+        put(s3_server, f"{bucket}/{name}.parquet", content(0, 1000))
+    ds = af.read_parquet(bucket, filesystem=filesystem)
+    loader = ds.batch(100).to_numpy()
+    assert take(loader) == ds.to_table().num_rows == 2000
+    put(s3_server, f"{bucket}/b.parquet", content(0, rows))
+    refused(af.SourceError, ds.to_table, "the file has changed", "iterate anew")
+    assert ds.to_table().num_rows == ds.num_rows == 1000 + rows
+    with pytest.raises(af.SourceError, match="iterate anew"):
+        take(loader)
+    assert take(loader) == take(loader) == 1000 + rows
+
+
+def take(loader: Any) -> int:
+    return sum(len(batch["x"]) for batch in loader)
+
+
+def test_files_are_not_listed_again_without_a_change(s3_server: S3Server, s3_proxy: Proxy) -> None:
+    bucket = s3_server.bucket()
+    put(s3_server, f"{bucket}/a.parquet", content(0, 1000))
+    ds = af.read_parquet(bucket, filesystem=s3_server.native(s3_proxy.url))
+    _ = ds.schema
+    lists: list[str] = []
+
+    def plan(request: Request) -> Fate:
+        lists.extend([request.target] if "list-type" in request.target else [])
+        return Fate()
+
+    s3_proxy.plan = plan
+    for _ in range(3):
+        assert ds.to_table().num_rows == 1000
+    assert not lists
 
 
 @pytest.mark.parametrize("moment", range(6))

@@ -269,6 +269,115 @@ def test_wrong_names_of_settings_list_those_that_exist(names: dict[str, Any]) ->
     )
 
 
+KEYS: dict[str, Any] = {"key": "a-key-of-s3", "secret": "a-secret-of-s3"}
+
+
+def users(address: str, options: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """A reader, a cache and all writers of an address."""
+    ds = af.range(3).map(lambda row: {"id": row["id"], "__key__": str(row["id"]), "txt": "a"})
+    kinds = ("parquet", "ipc", "csv", "json", "tfrecord", "webdataset")
+    writers = {kind: getattr(ds, f"write_{kind}") for kind in kinds}
+    return {
+        "read": lambda: af.read_parquet(f"{address}.parquet", storage_options=options).schema,
+        "cache": lambda: af.range(3).cache(address, storage_options=options).to_table(),
+        **{kind: partial(write, address, storage_options=options) for kind, write in writers.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"keyy": 1}, ["storage_options has 'keyy'", "did you mean 'key'?", "access_key, anon"]),
+        ({"region": "eu", "anonn": True}, ["storage_options has 'anonn'", "did you mean 'anon'"]),
+        ({"region": 5}, ["storage_options['region']", "expected a string, got int"]),
+        ({"region": 5, "anon": True}, ["storage_options['region']", "expected a string, got int"]),
+        ({"endpoint_url": 5}, ["storage_options['endpoint_url']", "expected a string, got int"]),
+        ({"client_kwargs": "x"}, ["storage_options['client_kwargs']", "expected a mapping", "got str"]),
+        (
+            {**KEYS, "client_kwargs": {"endpointt": 1}},
+            [
+                "storage_options['client_kwargs'] has 'endpointt'",
+                "did you mean 'endpoint_url'?",
+                "region_name",
+            ],
+        ),
+        (
+            {**KEYS, "client_kwargs": {"region_name": 5}},
+            ["storage_options['client_kwargs']['region_name']", "expected a string, got int"],
+        ),
+        (
+            {**KEYS, "config_kwargs": {"read_timeou": 1}},
+            [
+                "storage_options['config_kwargs'] has 'read_timeou'",
+                "did you mean 'read_timeout'",
+                "signature_version",
+            ],
+        ),
+    ],
+    ids=lambda each: ", ".join(each) if isinstance(each, dict) else "",
+)
+def test_wrong_settings_of_readers_writers_and_caches(options: dict[str, Any], told: list[str]) -> None:
+    pytest.importorskip("s3fs")
+    for call in users("s3://bucket/x", options).values():
+        refused(af.PlanError, call, *told)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"heders": {}}, ["storage_options has 'heders'", "did you mean 'headers'", "client_kwargs"]),
+        (
+            {"client_kwargs": {"heders": {}}},
+            ["storage_options['client_kwargs'] has 'heders'", "did you mean 'headers'", "cookies"],
+        ),
+    ],
+)
+def test_wrong_settings_of_web_servers(options: dict[str, Any], told: list[str]) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+    for name, call in users("http://localhost:9/x", options).items():
+        if name != "cache":  # web servers have none
+            refused(af.PlanError, call, *told)
+
+
+def test_wrong_settings_of_a_link_in_a_chain() -> None:
+    pytest.importorskip("s3fs")
+    wrong = users("simplecache::s3://bucket/x", {"s3": {"anonn": True}})
+    told = [
+        "storage_options['s3'] has 'anonn', which the client of s3:// does not know",
+        "did you mean 'anon'",
+    ]
+    refused(af.PlanError, wrong["read"], *told)
+    refused(af.PlanError, wrong["parquet"], *told)
+    for options in ({"s3": 5}, {"s3": {"client_kwargs": 5}}):
+        refused(
+            af.PlanError, users("simplecache::s3://b/x", options)["read"], "expected a mapping", "got int"
+        )
+
+
+def test_settings_of_both_clients_of_s3_for_a_reader(s3_server: S3Server) -> None:
+    pytest.importorskip("s3fs")
+    options = {**native_options(s3_server), "default_block_size": 8 << 20}
+    place = f"s3://{s3_server.bucket()}/out"
+    af.range(3).write_parquet(place, storage_options=options)
+    assert ids(af.read_parquet(place, storage_options=options)) == [0, 1, 2]
+
+
+def test_credentials_that_a_writer_lacks() -> None:
+    """The client says it with an error of its own."""
+    pytest.importorskip("s3fs")
+    call = partial(af.range(3).write_parquet, "s3://bucket/x", storage_options={"key": "a-key-of-s3"})
+    refused(
+        af.WriteError, call, "write_parquet", "PartialCredentialsError", "check the address, the credentials"
+    )
+
+
+def test_a_value_that_a_client_refuses_where_it_writes(s3_server: S3Server) -> None:
+    pytest.importorskip("s3fs")
+    options = {**s3_server.storage_options(), "default_block_size": 9}
+    call = partial(af.range(3).write_parquet, f"s3://{s3_server.bucket()}/x", storage_options=options)
+    refused(af.WriteError, call, "Block size must be >=5MB", "storage_options=")
+
+
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "TBZ", "tar.xz", "txz"])
 @pytest.mark.parametrize("link", ["", "simplecache::file://", "zip://"])
 def test_archives_of_tar_by_the_end_of_their_names(ending: str, link: str, tmp_path: Path) -> None:

@@ -100,7 +100,12 @@ class ListFiles(DealtSource, FileSource):
     def is_current(self) -> bool:
         """Whether the paths still mean these files."""
         return not lists_anew(
-            self.paths, self.files, filesystem=self.filesystem, suffixes=self.suffixes, operator=self.name
+            self.paths,
+            self.files,
+            store=self.store,
+            filesystem=self.filesystem,
+            suffixes=self.suffixes,
+            operator=self.name,
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:

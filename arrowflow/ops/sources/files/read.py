@@ -301,7 +301,7 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
     def is_current(self) -> bool:
         """Whether the paths still mean these files, and none has changed."""
         options = {"filesystem": self.filesystem, "suffixes": self.format.suffixes, "operator": self.operator}
-        return not lists_anew(self.paths, self.files, **options)
+        return not lists_anew(self.paths, self.files, store=self.store, **options)
 
     def copies(self) -> tuple[str, ...]:
         """Returns why files of a format that can be mapped are not."""

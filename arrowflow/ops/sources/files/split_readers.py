@@ -26,7 +26,7 @@ from arrowflow.ops.sources.files.file_scan import FileScan
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
 from arrowflow.ops.sources.files.split_tasks import SplitTask
-from arrowflow.ops.sources.files.splits import store_in_run
+from arrowflow.ops.sources.files.splits import fetch_ahead, store_in_run
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import MAX_SIZE
 from arrowflow.storage import Fetched, File, remote_change
@@ -61,7 +61,7 @@ class SplitFetcher(ReaderKernel):
                 if self._store.is_python and file.path not in self._versions:
                     # Else two fetches may be of two versions.
                     raise_change(self._change(file), file, self._operator)
-                store = self._store.fetch_ahead(file, payload.ranges)
+                store = fetch_ahead(self._store, file, payload.ranges, self._versions, self._operator)
                 raise_change(self._change(file), file, self._operator)
             payload = payload._replace(store=store)
         yield Made(payload, None)

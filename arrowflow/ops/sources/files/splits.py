@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.errors import ArrowflowError
 from arrowflow.formats.capabilities import Unsure
-from arrowflow.formats.protocol import Footer, MayMatch, Split, footer_of, match, prune, reading
+from arrowflow.formats.protocol import Footer, MayMatch, Split, footer_of, match, prune, raise_change, reading
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import SerialKernel, SourceKernel
@@ -29,7 +29,7 @@ from arrowflow.ops.sources.files.split_tasks import (
 )
 from arrowflow.plan.position import Position
 from arrowflow.random import FILE_ORDER
-from arrowflow.storage import Requests, Store, coalesce, note_version
+from arrowflow.storage import Fetched, File, Requests, Store, change_behind, coalesce, note_version
 
 FOOTER_BYTES = 1 << 16
 SMALL_FILE_BYTES = FOOTER_BYTES
@@ -133,7 +133,7 @@ class FooterSource(SourceKernel):
         if self._store.is_local or not 0 < file.size <= SMALL_FILE_BYTES:
             return None
         with reading(self._node.operator, file):
-            return self._store.fetch_ahead(file, [(0, file.size)])
+            return fetch_ahead(self._store, file, [(0, file.size)], {}, self._node.operator)
 
     def _footer(self, number: int, held: Store | None) -> Footer:
         node, file = self._node, self._node.files[number]
@@ -163,6 +163,21 @@ def store_in_run(store: Store | None, context: Context) -> Store:
     if requests is None:
         requests = served[id(store.requests)] = store.requests.served_by(context)
     return replace(store, requests=requests)
+
+
+def fetch_ahead(
+    store: Store,
+    file: File,
+    ranges: Sequence[tuple[int, int]],
+    versions: MutableMapping[str, str | None],
+    operator: str,
+) -> Fetched:
+    """Fetches byte ranges of a file; raises as `Store.fetch_ahead` does, or says that the file has changed."""
+    try:
+        return store.fetch_ahead(file, ranges)
+    except OSError as error:
+        raise_change(change_behind(error, store, file, versions), file, operator)
+        raise
 
 
 def _footer(file: OpenFile) -> Footer:
