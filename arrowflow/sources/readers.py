@@ -372,8 +372,9 @@ def read_csv(paths: Paths, **arguments: Unpack[CsvArguments]) -> Dataset:
 
     Raises:
         SourceError: A path is missing, a glob is empty, or a file is malformed; when the dataset is bound or read. A
-            record over 64 MiB counts as malformed: mostly a quote that nothing closes.
+            record over 64 MiB, or over `block_bytes` if that is more, counts as malformed: mostly nothing closes a quote.
         SchemaError: A value has another type than its column, or a file lacks a column.
+        BudgetError: A file has more than 131,072 columns.
         PlanError: An option makes no sense.
 
     Examples:

@@ -31,7 +31,7 @@ _PIECE_BYTES: Final = 8 << 20
 """Bytes fetched at a time."""
 
 _MAX_RECORD_BYTES: Final = 64 << 20
-"""The most bytes of a record that are held in memory to find its end, or its types."""
+"""The most bytes of a record that are held in memory to find its end, or its types; `block_bytes` may allow more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +207,7 @@ def cut(
     """
     found: list[tuple[Offsets, Offsets, Offsets, Offsets]] = []
     stop = start + block_bytes if only_first else None
-    for window in windows(source, scanner, start):
+    for window in windows(source, scanner, start, block_bytes):
         found.append(_group(window.stops, window.start, window.is_row, block_bytes))
         if stop is not None and window.stops[-1] >= stop:
             break
@@ -230,9 +230,15 @@ class Window(NamedTuple):
     is_row: Flags
 
 
-def windows(source: Source, scanner: Scanner, start: int) -> Iterator[Window]:
-    """Yields the records from byte `start` on, some at a time."""
-    size, is_last = _WINDOW_BYTES, False
+def windows(source: Source, scanner: Scanner, start: int, block_bytes: int) -> Iterator[Window]:
+    """Yields the records from byte `start` on, some at a time.
+
+    Raises:
+        SourceError: The file holds no records there.
+        BudgetError: A record without an end in sight has more bytes than are held.
+    """
+    size, is_last, rows = _WINDOW_BYTES, False, 0
+    most = _most_bytes(block_bytes)
     at = start  # behind the start of a record that is too large to be held
     while not is_last:
         data = source.window(at, size)
@@ -245,23 +251,48 @@ def windows(source: Source, scanner: Scanner, start: int) -> Iterator[Window]:
             held = data[0 if at == start else ends[0] : ends[-1]]
             yield Window(start, held, at + ends, is_row)
             start = at = at + int(ends[-1])
-            size = _WINDOW_BYTES
-        elif 2 * size <= _MAX_RECORD_BYTES:
-            size *= 2
+            size, rows = _WINDOW_BYTES, rows + int(np.count_nonzero(is_row))
+        elif size < most:
+            size = min(2 * size, most)
         else:
-            _check_quotes(size, at, data, scanner)
+            _check_size(size, start, at, data, scanner, rows + 1)
             # The last byte may be a carriage return: whether that ends a line, the byte after it says.
             at, size = at + size - 1, _WINDOW_BYTES
 
 
-def _check_quotes(size: int, start: int, data: Bytes, scanner: Scanner) -> None:
-    """Raises `SourceError` where a record that does not end within `size` bytes follows a quote that nothing closes."""
-    place = scanner.open_quote(data)
-    if place is not None:
-        raise SourceError(
-            f"the record at byte {start} has more than {size} bytes: line ends or commas are missing, or a quote is "
-            f"opened that nothing closes, at byte {start + place}"
+def _most_bytes(block_bytes: int) -> int:
+    """Returns how many bytes of a record are held: a user who wants larger blocks has the memory for larger records."""
+    return max(_MAX_RECORD_BYTES, block_bytes)
+
+
+def _check_size(
+    size: int, start: int, at: int, data: Bytes, scanner: Scanner, row: int | None = None
+) -> None:
+    """Raises an error where `size` bytes from `at` on do not end a record, and the next line end may not end it either.
+
+    Args:
+        size: How many bytes.
+        start: The first byte of the record.
+        at: The first of the bytes, in the record.
+        data: The bytes.
+        scanner: Looked for its end in vain.
+        row: The number of the record in the file, counted from 1, if it is known.
+    """
+    lack = scanner.lack(data, at)
+    if lack is not None:
+        kind, text = lack
+        where, more = (
+            (f" (row {row:,})", "") if row is not None else ("", "; schema= alone does not help here")
         )
+        raise kind(
+            f"the record at byte {start}{where} has more than {size:,} bytes, the most that are held to find its end, and "
+            f"{text}; if the record is that large, {_ENLARGE}{more}"
+        )
+
+
+_ENLARGE: Final = (
+    "raise block_bytes= to its size or more (at most 1 GiB), and ram_budget with it, or split the record"
+)
 
 
 def _group(
@@ -301,9 +332,15 @@ def behind_lines(source: Source, start: int, lines: int) -> int:
 
 
 def first_records(
-    source: Source, scanner: Callable[[], Scanner], start: int, num_bytes: int
+    source: Source, scanner: Callable[[], Scanner], start: int, num_bytes: int, block_bytes: int
 ) -> tuple[Bytes, Flags]:
-    """Returns the whole records within some bytes, or else the first row; and flags of the records that are rows."""
+    """Returns the whole records within some bytes, or else the first row; and flags of the records that are rows.
+
+    Raises:
+        SourceError: The file holds no records there.
+        BudgetError: The first row has more bytes than are held.
+    """
+    most = _most_bytes(block_bytes)
     while True:
         data = source.window(start, num_bytes)
         is_last = data.size < num_bytes
@@ -311,10 +348,10 @@ def first_records(
         ends, is_row = fresh.scan(data, is_last, start)
         if is_last or is_row.any():
             return data[: ends[-1] if ends.size else 0], is_row
-        if 2 * num_bytes > _MAX_RECORD_BYTES:
-            _check_quotes(num_bytes, start, data, fresh)
+        if num_bytes >= most:
+            _check_size(num_bytes, start, start, data, fresh)
             raise BudgetError(
                 f"the record at byte {start} has more than {num_bytes:,} bytes, too many to find columns and types in: "
-                "give schema=, or end lines where rows end"
+                f"give schema=, or end lines where rows end; if the record is that large, {_ENLARGE}"
             )
-        num_bytes *= 2
+        num_bytes = min(2 * num_bytes, most)

@@ -13,12 +13,14 @@ import pyarrow as pa
 from pyarrow import csv
 
 from arrowflow.errors import SourceError, repeated
+from arrowflow.formats.protocol import Footer, Split
 from arrowflow.formats.text.blocks import Source, as_bytes, behind_lines, first_records, owned
 from arrowflow.formats.text.codings import UTF8, with_codecs
+from arrowflow.formats.text.csv_columns import header_fields, read_columns, wide_bytes
 from arrowflow.formats.text.csv_lines import CsvLines
 from arrowflow.formats.text.csv_options import LATER_OPTIONS, checked
 from arrowflow.formats.text.csv_rows import Lines, good_numbers, number_columns, with_lengths
-from arrowflow.formats.text.scan import Bytes
+from arrowflow.formats.text.scan import Bytes, starts_of
 from arrowflow.formats.text.text import HIDDEN, SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_texts, may_be_rounded
 from arrowflow.formats.types import decoded_schema
@@ -101,11 +103,8 @@ class CsvFormat(TextFormat):
         names = schema.names or ["none"]
         options = csv.ConvertOptions(column_types=schema, null_values=["-"], strings_can_be_null=True)
         line = ",".join("-" for _ in names).encode() + b"\n"
-        csv.read_csv(
-            pa.BufferReader(line),
-            csv.ReadOptions(use_threads=False, column_names=names),
-            convert_options=options,
-        )
+        read = csv.ReadOptions(use_threads=False, column_names=names)
+        read_columns(pa.py_buffer(line), read, csv.ParseOptions(), options)
 
     def scanner(self, kind: str, file: File) -> CsvLines:
         """See `TextFormat.scanner`."""
@@ -122,13 +121,14 @@ class CsvFormat(TextFormat):
         names = self.column_names
         twice: tuple[str, ...] = ()
         if names is None:
-            data, is_row = first_records(source, scanner, start, SAMPLE_BYTES)
+            data, is_row = first_records(source, scanner, start, SAMPLE_BYTES, self.block_bytes)
             if not is_row.any():
                 if self.types is None:
                     raise SourceError(_EMPTY)
                 return Layout(start, self.types)
-            stop = int(scanner().scan(data, True)[0][is_row.argmax()])
-            names = self._names(data[:stop], file)
+            ends, row = scanner().scan(data, True)[0], int(is_row.argmax())
+            stop = int(ends[row])
+            names = self._names(data[starts_of(ends)[row] : stop], file)
             twice = tuple(repeated(names))
             names = tuple(f"{HIDDEN}{number}" if name in twice else name for number, name in enumerate(names))
             start += stop if self.has_header else 0
@@ -137,21 +137,23 @@ class CsvFormat(TextFormat):
             schema = pa.schema([(name, known.get(name, pa.string())) for name in names])
             return Layout(start, schema, repeated=twice)
         layout = Layout(start, pa.schema([(name, pa.null()) for name in names]), repeated=twice)
-        data, is_row = first_records(source, scanner, start, SAMPLE_BYTES)
+        data, is_row = first_records(source, scanner, start, SAMPLE_BYTES, self.block_bytes)
         if not is_row.any():
             return layout
         return replace(layout, schema=self.inferred(data, layout, names, file))
 
     def _names(self, first: Bytes, file: File) -> tuple[str, ...]:
-        """Returns the names of the columns, given the bytes up to the end of the first row."""
+        """Returns the names of the columns, given the bytes of the first row."""
+        lines = self.scanner("", file)
+        row = as_bytes(self._prepared(owned(first), lines))
+        with self._explained():
+            fields = header_fields(_checked_quotes(row, lines), lines, self._parse_options(file))
+        if not self.has_header:
+            return tuple(f"column_{number}" for number in range(len(fields)))
         try:
-            with self._explained():
-                names = tuple(self._read(owned(first), None, file).column_names)
+            return tuple(field.decode() for field in fields)
         except UnicodeDecodeError as error:
             raise SourceError(f"the header is no UTF-8; {_RECODE}") from error
-        if not self.has_header:
-            return tuple(f"column_{number}" for number in range(len(names)))
-        return names
 
     @property
     def renaming(self) -> str:
@@ -254,6 +256,10 @@ class CsvFormat(TextFormat):
                     return None
                 hints.add(str(name))
 
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.scratch_bytes`."""
+        return TextFormat.scratch_bytes(self, footer, split, columns) + wide_bytes(len(columns))
+
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""
         return "conversion error" in text
@@ -291,13 +297,7 @@ class CsvFormat(TextFormat):
         """Reads bytes as one block, on the calling thread; lines of other lengths go to `bad` if it is given."""
         lines = self.scanner("", file)
         data = self._prepared(data, lines)
-        # Quoted line ends are read all the same: this option concerns only readers that cut files at line ends.
-        parse = csv.ParseOptions(
-            delimiter=self._delimiter(file),
-            quote_char=self.quote_char if self.quote_char is not None else False,
-            escape_char=self.escape_char if self.escape_char is not None else False,
-            newlines_in_values=False,
-        )
+        parse = self._parse_options(file)
         ragged = Lines(keep=False) if self.truncate_ragged_lines and names is not None else None
         if (handler := ragged or bad) is not None:
             parse.invalid_row_handler = handler
@@ -306,6 +306,15 @@ class CsvFormat(TextFormat):
             return table
         data = with_lengths(data, lines, ragged.lacking, parse.delimiter, self._null_words())
         return _as_block(data, names, lines, parse, convert)
+
+    def _parse_options(self, file: File) -> csv.ParseOptions:
+        # Quoted line ends are read all the same: this option concerns only readers that cut files at line ends.
+        return csv.ParseOptions(
+            delimiter=self._delimiter(file),
+            quote_char=self.quote_char if self.quote_char is not None else False,
+            escape_char=self.escape_char if self.escape_char is not None else False,
+            newlines_in_values=False,
+        )
 
     def _prepared(self, data: pa.Buffer, lines: CsvLines) -> pa.Buffer:
         """Returns lines without comments, and with null words that pyarrow tells from others: it leaves escapes out."""
@@ -359,16 +368,15 @@ def _is_escaped(word: str, escape: str | None) -> bool:
 def _as_block(
     data: pa.Buffer, names: object, lines: CsvLines, parse: csv.ParseOptions, convert: object
 ) -> pa.Table:
-    text = as_bytes(data)
-    _check_quotes(text, lines)
+    text = _checked_quotes(as_bytes(data), lines)
     if text[-1] not in (ord("\r"), ord("\n")):
         data = owned(text, b"\n")
     read = csv.ReadOptions(use_threads=False, block_size=data.size, column_names=names)
-    return csv.read_csv(pa.BufferReader(data), read, parse, convert)
+    return read_columns(data, read, parse, convert)
 
 
-def _check_quotes(text: Bytes, lines: CsvLines) -> None:
-    """Raises `pa.ArrowInvalid` for text behind the quote that closes a field, which pyarrow adds to the field."""
+def _checked_quotes(text: Bytes, lines: CsvLines) -> Bytes:
+    """Returns the bytes; raises `pa.ArrowInvalid` for text behind a quote that closes a field, which pyarrow adds to it."""
     found = lines.misplaced(text)
     if found.size:
         try:
@@ -379,6 +387,7 @@ def _check_quotes(text: Bytes, lines: CsvLines) -> None:
         raise pa.ArrowInvalid(
             f"Row #{row + 1}: a quote closes a field, and text follows it: double each quote inside of quoted text"
         )
+    return text
 
 
 _EMPTY: Final = "the file is empty and has no header to take names from; pass schema=, or leave it out"

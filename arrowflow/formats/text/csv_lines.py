@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.text.scan import Bytes, Flags, Offsets, starts_of
+from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, starts_of
 
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
@@ -29,11 +29,21 @@ class CsvLines:
         self._quote = None if quote is None else ord(quote)
         self._escape = None if escape is None else ord(escape)
         self._comment = b"" if comment is None else comment.encode()
+        # The byte of the quote that opens a text, if the next scan goes on in this text.
+        self._opened: int | None = None
         self._starts_field = np.zeros(256, np.bool_)
         self._starts_field[[ord(delimiter), _NEWLINE, _RETURN]] = True
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """See `Scanner.scan`."""
+        if self._opened is None:
+            return self._scan(data, is_last, base)
+        ends, is_row = self._scan(self._in_text(data), is_last, base - 1)
+        if ends.size:
+            self._opened = None
+        return ends - 1, is_row
+
+    def _scan(self, data: Bytes, is_last: bool, base: int) -> tuple[Offsets, Flags]:
         comments = self._comments(data)
         data = self._unescaped(_with(data, comments, _LETTER))
         stops = line_stops(data, is_last)
@@ -46,7 +56,7 @@ class CsvLines:
                     place = self._open_quote(data[start:])
                     place = int(toggles[-1]) if place is None else start + place
                     raise SourceError(
-                        f"a quote is opened at byte {base + place} and never closed: the file is truncated, or "
+                        f"a quote is opened at byte {self._place(place, base)} and never closed: the file is truncated, or "
                         "quote_char= is not what it uses"
                     )
         ends = stops + 1
@@ -73,9 +83,18 @@ class CsvLines:
         ends = self._starts_field[following] | (following == self._quote) | (closing == data.size - 1)
         return closing[~ends]
 
-    def open_quote(self, data: Bytes) -> int | None:
-        """See `Scanner.open_quote`."""
-        return self._open_quote(self._unescaped(_with(data, self._comments(data), _LETTER)))
+    def lack(self, data: Bytes, base: int) -> Lack | None:
+        """See `Scanner.lack`: a quoted text may hold line ends."""
+        if self._opened is not None:
+            data, base = self._in_text(data), base - 1
+        data = self._unescaped(_with(data, self._comments(data), _LETTER))
+        place = self._open_quote(data)
+        if place is None:
+            toggles = _NONE if self._quote is None else self._toggles(data[:-1], self._quote)
+            self._opened = self._place(int(toggles[-1]), base) if toggles.size % 2 else None
+            return None
+        text = f"nothing in them closes the quote that is opened at byte {self._place(place, base)}"
+        return SourceError, f"{text}: close it, or give the quote_char= that the file uses"
 
     def delimiters(self, data: Bytes) -> Offsets:
         """Returns the delimiters that end fields: they are neither quoted nor escaped."""
@@ -98,6 +117,14 @@ class CsvLines:
         if self._quote is None or not found.size:
             return found
         return found[np.searchsorted(self._toggles(plain, self._quote), found) % 2 == 0]
+
+    def _in_text(self, data: Bytes) -> Bytes:
+        """Returns bytes of a quoted text behind a quote that opens it."""
+        return np.insert(data, 0, self._quote or 0)
+
+    def _place(self, place: int, base: int) -> int:
+        """Returns the byte of the file at which a quote stands, given its place behind byte `base`."""
+        return self._opened if self._opened is not None and place == 0 else base + place
 
     def _open_quote(self, data: Bytes) -> int | None:
         if self._quote is None:

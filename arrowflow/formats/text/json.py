@@ -89,7 +89,8 @@ class JsonFormat(TextFormat):
             start += data.size
         if self.types is not None:
             return Layout(start, self.types, kind)
-        data, is_row = first_records(source, partial(self.scanner, kind, file), start, SAMPLE_BYTES)
+        scanner = partial(self.scanner, kind, file)
+        data, is_row = first_records(source, scanner, start, SAMPLE_BYTES, self.block_bytes)
         if not is_row.any():
             raise SourceError(_EMPTY)
         return Layout(start, self.inferred(data, Layout(start, pa.schema([]), kind), (), file), kind)
@@ -117,7 +118,7 @@ class JsonFormat(TextFormat):
         known = frozenset(layout.schema.names)
         with opened(store, footer.file) as source:
             scanner = partial(self.scanner, layout.kind, footer.file)
-            data, is_row = first_records(source, scanner, layout.start, SAMPLE_BYTES)
+            data, is_row = first_records(source, scanner, layout.start, SAMPLE_BYTES, self.block_bytes)
             if not is_row.any():
                 return []
             lines = _as_lines(data) if layout.kind == _ARRAY else owned(data)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from arrowflow.errors import SourceError
 from arrowflow.formats.text.blocks import Source, as_bytes
 from arrowflow.formats.text.codings import UTF8, checked_encoding, with_codecs
-from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner, line_ends
+from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, Scanner, line_ends
 from arrowflow.formats.text.text import Block, Layout, TextFormat
 from arrowflow.lazy import compute as pc
 from arrowflow.storage import File
@@ -37,7 +37,7 @@ class Lines(Scanner):
         ends = line_ends(data, is_last)
         return ends, np.ones(ends.size, np.bool_)
 
-    def open_quote(self, data: Bytes) -> int | None:
+    def lack(self, data: Bytes, base: int) -> Lack | None:
         return None
 
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from arrowflow.errors import SourceError
+from arrowflow.errors import ArrowflowError, BudgetError, SourceError
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
@@ -30,6 +30,10 @@ _IS_MARK: Final = _DEPTH != 0
 _IS_MARK[_COMMA] = True
 
 
+Lack = tuple[type[ArrowflowError], str]
+"""The kind of an error about a record that does not end, and the words for what it lacks."""
+
+
 class Scanner(Protocol):
     """Finds records."""
 
@@ -45,8 +49,15 @@ class Scanner(Protocol):
             SourceError: The file ends within a record.
         """
 
-    def open_quote(self, data: Bytes) -> int | None:
-        """Returns the start of the text in which the first record's line ends, if quotes may hold line ends."""
+    def lack(self, data: Bytes, base: int) -> Lack | None:
+        """Returns what is missing in bytes that do not end their first record; None if the next line end ends it.
+
+        After None the next scan goes on in the middle of the record, at the last of these bytes.
+
+        Args:
+            data: Bytes of the record.
+            base: Number of the first of these bytes in the file.
+        """
 
 
 class JsonLines:
@@ -60,8 +71,8 @@ class JsonLines:
             return ends, np.ones(ends.size, np.bool_)
         return ends, np.logical_or.reduceat(data[: ends[-1]] > ord(" "), starts)
 
-    def open_quote(self, data: Bytes) -> int | None:
-        """See `Scanner.open_quote`."""
+    def lack(self, data: Bytes, base: int) -> Lack | None:
+        """See `Scanner.lack`."""
         return None
 
 
@@ -95,9 +106,9 @@ class JsonElements:
             ends, is_row = np.append(ends, data.size), np.append(is_row, False)
         return ends, is_row
 
-    def open_quote(self, data: Bytes) -> int | None:
-        """See `Scanner.open_quote`: line ends do not end elements."""
-        return None
+    def lack(self, data: Bytes, base: int) -> Lack | None:
+        """See `Scanner.lack`: line ends do not end elements."""
+        return _lack(data, "no comma and no `]` ends it in them")
 
 
 class JsonObjects:
@@ -119,9 +130,14 @@ class JsonObjects:
             ends, is_row = np.append(ends, data.size), np.append(is_row, False)
         return ends, is_row
 
-    def open_quote(self, data: Bytes) -> int | None:
-        """See `Scanner.open_quote`: line ends do not end objects."""
-        return None
+    def lack(self, data: Bytes, base: int) -> Lack | None:
+        """See `Scanner.lack`: line ends do not end objects."""
+        return _lack(data, "no `}` closes it in them")
+
+
+def _lack(data: Bytes, text: str) -> Lack | None:
+    """Returns what JSON lacks that is not blank."""
+    return (BudgetError, f"{text}: a bracket or a quote may be missing") if (data > ord(" ")).any() else None
 
 
 def line_ends(data: Bytes, is_last: bool) -> Offsets:

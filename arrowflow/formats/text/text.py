@@ -260,7 +260,7 @@ class TextFormat(Format):
         schema = layout.schema
         scanner = self.scanner(layout.kind, file)
         with opened(store, file, self.encoding) as source:
-            for window in windows(source, scanner, layout.start):
+            for window in windows(source, scanner, layout.start, self.block_bytes):
                 unknown = [each.name for each in schema if is_unknown(each.type)]
                 if not unknown or window.start - layout.start >= FURTHER_BYTES:
                     break

@@ -22,8 +22,9 @@ from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.lazy import compute as pc
+from arrowflow.ops.combine.mix_operator import MixOperator
 from arrowflow.ops.combine.mixed_rows import Choices
-from arrowflow.ops.combine.mixing import BLOCK_ROWS, Draws, MixKernel, MixOperator
+from arrowflow.ops.combine.mixing import BLOCK_ROWS, Draws, MixKernel
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Node

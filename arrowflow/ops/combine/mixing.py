@@ -1,4 +1,4 @@
-"""The shared base of `sample_from_datasets` and `choose_from_datasets`: rows of several inputs, in an order by numbers.
+"""The kernel that `sample_from_datasets` and `choose_from_datasets` share: rows of several inputs, in an order by numbers.
 
 The numbers come in blocks of `BLOCK_ROWS` rows of the output, so nothing depends on how the inputs are cut. There are
 two kernels, as in `shuffle`. A boundary collects rows as slices without a copy. A stateless kernel gathers these rows,
@@ -14,11 +14,9 @@ An input that begins again and is small comes from memory: to open it takes 0.4 
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +27,11 @@ from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
-from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.combine.mix_position import MixPosition, mix_shape
-from arrowflow.ops.combine.mixed_rows import Choices, MixedRows, OrderKernel
-from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
-from arrowflow.plan.node import BindContext, Node
+from arrowflow.ops.combine.mix_position import MixPosition
+from arrowflow.ops.combine.mixed_rows import Choices, MixedRows
+from arrowflow.ops.combine.same_columns import Agreement
 from arrowflow.plan.position import Mark, Position
-from arrowflow.plan.widths import RowWidth, row_bytes, row_width
+from arrowflow.plan.widths import RowWidth
 
 BLOCK_ROWS = 16_384
 """Rows of the output that are decided together: a multiple of the strata of the draws."""
@@ -54,54 +50,6 @@ MAX_DATASETS = 100
 
 Draws = npt.NDArray[Any]
 """For each row the value that decides its choice."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixOperator(SameColumnsOperator):
-    """Base of the operators that mix rows.
-
-    Attributes:
-        width: Bound: bytes of a row by the plan as written.
-    """
-
-    width: RowWidth = field(default=RowWidth(), compare=False)
-
-    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes the columns and the bytes of a row."""
-        bound = SameColumnsOperator.bind(self, inputs, context)
-        return dataclasses.replace(cast(MixOperator, bound), width=row_width(bound.schema))
-
-    def mix_specs(
-        self, make: Callable[[Context], MixKernel], cursor: Any, wrong: Callable[[Any], str | None]
-    ) -> tuple[KernelSpec, ...]:
-        """Returns the collector of blocks and the gatherer.
-
-        Args:
-            make: Makes the collector.
-            cursor: The type of its cursor.
-            wrong: Returns what is wrong with a cursor of this type; None for nothing.
-        """
-        rows = min(BLOCK_ROWS, self.width.rows_in(PART_BYTES, 0, 1))
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                make=make,
-                position=mix_shape(self.num_sources, BLOCK_ROWS, cursor, wrong),
-                pins_order=True,
-                splits=True,
-                facts=lambda: (f"collect rows of {self.num_sources} inputs, no copy",),
-            ),
-            KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: OrderKernel(),
-                engine="numpy+arrow",
-                # One part is gathered while another is consumed.
-                floor_bytes=2 * rows * row_bytes(self.schema),
-                facts=lambda: (f"gather up to {BLOCK_ROWS:,} rows or {PART_BYTES:,} bytes a call",),
-            ),
-        )
 
 
 class MixKernel(BoundaryKernel):

@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.combine.mix_operator import MixOperator
 from arrowflow.ops.combine.mixed_rows import Choices
-from arrowflow.ops.combine.mixing import BLOCK_ROWS, Draws, MixKernel, MixOperator
+from arrowflow.ops.combine.mixing import BLOCK_ROWS, Draws, MixKernel
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.change import Change, Changeable

@@ -144,7 +144,7 @@ def test_names_that_come_twice() -> None:
 def test_bad_arguments() -> None:
     bad: Any = [af.range(2), af.range(3)]
     refused(af.PlanError, af.zip, "zip", "at least one")
-    refused(af.PlanError, lambda: af.zip(bad), "zip", "argument 1", "list")
+    refused(af.PlanError, lambda: af.zip(bad), "zip", "got a list: put * before it")
     refused(af.PlanError, lambda: af.zip(af.range(3), numbers(4).batch(2)), "zip", "batch")
 
 

@@ -1,0 +1,79 @@
+"""CSV of very many columns. pyarrow takes 5 to 10 kB for each column that it decodes, however few bytes a file has.
+
+So pyarrow decodes some columns at a time, and the number of columns has a limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import csv
+
+from arrowflow.errors import BudgetError
+from arrowflow.formats.text.blocks import as_bytes, owned
+from arrowflow.formats.text.csv_lines import CsvLines
+from arrowflow.formats.text.scan import Bytes
+
+INFERRED_COLUMNS: Final = 4096
+"""Columns whose types pyarrow infers at a time, with at most 40 MB."""
+
+GROUP_COLUMNS: Final = 1 << 15
+"""Columns of known types that pyarrow decodes at a time, with at most 170 MB. Smaller groups take twice the time."""
+
+MAX_COLUMNS: Final = 1 << 17
+"""The most columns of a file whose first row tells them: to read a file of so many takes 1 GB and 10 seconds."""
+
+_DECODING_BYTES: Final = 5 << 10
+"""Bytes that pyarrow takes to decode a column of a type that it knows."""
+
+_MADE_BYTES: Final = 3 << 9
+"""Bytes of a decoded column besides its values."""
+
+
+def header_fields(row: Bytes, lines: CsvLines, parse: csv.ParseOptions) -> list[bytes]:
+    """Returns the fields of the first row of a file, read as the rows of one column, which takes little for each field.
+
+    Raises:
+        BudgetError: They are more than a file may have columns.
+    """
+    borders = lines.delimiters(row)
+    if borders.size >= MAX_COLUMNS:
+        raise BudgetError(
+            f"expected at most {MAX_COLUMNS:,} columns, found {borders.size + 1:,} fields in the first row: line ends are "
+            "missing, or delimiter= is not what the file uses; write so many values as rows, or as Parquet with one "
+            "column of lists"
+        )
+    column = owned(row, b"\n")
+    as_bytes(column)[borders] = ord("\n")
+    parse.ignore_empty_lines = False
+    read = csv.ReadOptions(use_threads=False, block_size=column.size, column_names=["name"])
+    convert = csv.ConvertOptions(column_types={"name": pa.binary()})
+    fields = csv.read_csv(pa.BufferReader(column), read, parse, convert).column(0)
+    names: list[bytes] = fields.to_pylist()[: borders.size + 1]  # an empty line is behind the last one
+    return names
+
+
+def wide_bytes(columns: int) -> int:
+    """Estimates the memory that decoding very many columns takes, whatever they hold; next to nothing for fewer."""
+    if columns <= INFERRED_COLUMNS:
+        return 0
+    return min(columns, GROUP_COLUMNS) * _DECODING_BYTES + columns * _MADE_BYTES
+
+
+def read_columns(
+    data: pa.Buffer, read: csv.ReadOptions, parse: csv.ParseOptions, convert: csv.ConvertOptions
+) -> pa.Table:
+    """Reads one block: all columns, or the ones that `convert` includes."""
+    types: dict[str, Any] = convert.column_types
+    names = convert.include_columns or read.column_names
+    size = GROUP_COLUMNS if types else INFERRED_COLUMNS
+    if len(names) <= size:
+        return csv.read_csv(pa.BufferReader(data), read, parse, convert)
+    columns: list[pa.ChunkedArray] = []
+    for start in range(0, len(names), size):
+        group = names[start : start + size]
+        convert.include_columns = group
+        convert.column_types = {name: types[name] for name in group if name in types}
+        columns += csv.read_csv(pa.BufferReader(data), read, parse, convert).columns
+    return pa.Table.from_arrays(columns, names)
