@@ -401,7 +401,7 @@ def test_an_iterator_does_not_start_over_in_the_middle_of_a_batch(name: str) -> 
 
 def test_copies_are_told_once_a_batch_has_told_the_columns() -> None:
     loader = af.range(4).map(lambda batch: batch).batch(2).to_numpy()
-    with pytest.raises(af.PlanError, match="take a batch first"):
+    with pytest.raises(af.PlanError, match="take one first"):
         loader.explain(copies=True)
     next(iter(loader))
     assert loader.explain(copies=True).startswith("id: int64 -> int64")
