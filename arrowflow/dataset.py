@@ -2850,7 +2850,7 @@ class Dataset:
         prepared = self._ready()
         with interruptions():
             writer.check()
-            with Run(prepared, EpochCounter(), RecordBatches()) as running:
+            with Run(prepared, EpochCounter(), RecordBatches(), title=writer.operator) as running:
                 schema, batches = _with_schema(prepared.bound.schema, running)
                 sources = [node for node in post_order(prepared.bound) if isinstance(node, Read | FromMemory)]
                 stored = [source.stored_schema for source in sources]

@@ -50,8 +50,10 @@ class Iterator(Reported, Generic[T]):
         recording: Recording | None = None,
         *,
         keeps: bool = False,
+        title: str | None = None,
     ) -> None:
         self._keeps = keeps  # for later epochs; whoever reads epoch 0 once has none
+        self._title = title  # of the progress bar, in place of the epoch
         self._prepared = prepared
         self._recording = recording
         self._bar: ProgressBar | None = None
@@ -215,7 +217,9 @@ class Iterator(Reported, Generic[T]):
             self._engine = run.start(prepared, *place, timeline, keeps=self._keeps)
             if prepared.options.progress:
                 rows = prepared.num_rows
-                self._bar = ProgressBar(rows if isinstance(rows, int) else None, progress.epoch)
+                self._bar = ProgressBar(
+                    rows if isinstance(rows, int) else None, self._title or progress.epoch
+                )
             skips = self._leaving_out
             leaves_out = skips is not None and skips.begin(progress.epoch, progress.batches)
             self._whole = progress.position is None and not leaves_out

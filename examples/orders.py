@@ -1,4 +1,4 @@
-"""Where rows go: the windows of a shuffle, the parts of two processes, documents in rows of tokens, drawn as they really come.
+"""Where rows go: the windows of a shuffle, the parts of two processes, the lanes of a cluster, documents in rows of tokens, drawn as they really come.
 
 python examples/orders.py docs/images
 """
@@ -124,6 +124,23 @@ def parts(file: af.Dataset) -> list[Strip]:
     ]
 
 
+def cluster(file: af.Dataset) -> list[Strip]:
+    """Returns a file in lanes, which two workers of a cluster run, and the batches that the loop's process joins."""
+    joined = rows_of(file.batch(BATCH_ROWS).split_by_rank(0, 1, how="parts", lanes=LANES))
+    return [
+        Strip(
+            "each worker runs some lanes of the plan, on the cores of its node",
+            list(range(ROWS)),
+            [[f"lane {lane}" for lane in range(LANES)], ["worker 0", "worker 1"]],
+        ),
+        Strip(
+            "the loop's process joins what they send: each batch has rows of all lanes",
+            [row for batch in joined for row in batch],
+            [[f"batch {number}" for number in range(len(joined))]],
+        ),
+    ]
+
+
 def packed() -> list[Strip]:
     """Returns documents, and the rows of tokens that two strategies pack them into."""
     lengths = {"a": 5, "b": 9, "c": 4, "d": 3}
@@ -202,6 +219,7 @@ def pictures() -> Iterator[tuple[str, str]]:
         file = file_of(Path(folder))
         yield "rows-windows.svg", picture(windows(file))
         yield "rows-parts.svg", picture(parts(file))
+        yield "rows-cluster.svg", picture(cluster(file))
     yield "rows-packed.svg", picture(packed())
     # Grey is read on light and on dark pages.
     yield "plan.svg", plan().diagram().replace("<svg ", '<svg color="#7d8590" ', 1) + "\n"

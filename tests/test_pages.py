@@ -123,7 +123,11 @@ def test_a_snippet_runs(
         "saved": None,
         "train": train(block),
         "tokenize": lambda row: {"num_words": len(row["text"].split())},
+        "dataset": af.range(64),
+        "schema": {"num_words": pa.int64()},
     }
+    for name in ("samples", "prepare", "mask"):
+        names[name] = lambda *batch: batch
     for word, package in PACKAGES.items():
         if word in block:
             with warnings.catch_warnings(action="ignore"):

@@ -9,13 +9,14 @@ import sys
 import threading
 import weakref
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
 import arrowflow as af
-from arrowflow import dataset
+from arrowflow import dataset, iterator
 from arrowflow.observe.progress import BYTES, COUNTS, ProgressBar, _bar_type, _scaled
 from tests import warm
 
@@ -87,6 +88,12 @@ def test_statistics_count_the_rows_that_they_have_seen(
     assert frames(screen)[-1].startswith(
         "describe: 100%|##########| 200,000 rows" if known else "describe: 200,000 rows"
     )
+
+
+def test_writers_are_named(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(iterator, "ProgressBar", partial(ProgressBar, file=screen))
+    af.range(2000).with_options(af.Options(progress=True)).write_ipc(tmp_path / "o")
+    assert frames(screen)[-1].startswith("write_ipc: 100%|##########| 2,000 rows")
 
 
 @pytest.mark.parametrize(
