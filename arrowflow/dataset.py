@@ -259,9 +259,13 @@ class Dataset:
         if prepared is not None:
             lines += _shown_count(*prepared.known_count)
         if prepared is not None and prepared.bound.schema is not None:
-            lines += ["columns", *(f"  {field.name}: {field.type}" for field in prepared.bound.schema)]
-        elif foreseen is not None:
-            lines += ["columns", *(f"  {name}" for name in foreseen.names)]
+            columns = [f"  {field.name}: {field.type}" for field in prepared.bound.schema]
+        else:
+            columns = [] if foreseen is None else [f"  {name}" for name in foreseen.names]
+        if columns:
+            lines += ["columns", *columns[:MOST_COLUMNS]]
+        if len(columns) > MOST_COLUMNS:
+            lines.append(f"  … and {len(columns) - MOST_COLUMNS:,} more: `schema` has all")
         return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
@@ -3082,6 +3086,10 @@ class Dataset:
                 for line in (title, *("  " + line for line in lines))
             )
         )
+
+
+MOST_COLUMNS: Final = 100
+"""The most columns that the text of a dataset shows."""
 
 
 def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:

@@ -484,6 +484,12 @@ def test_tables_without_a_format_are_told_their_reader(tmp_path: Path) -> None:
     for name, code in (("_delta_log", 'af.read_delta("…")'), ("_versions", 'af.read_lance("…")')):
         (tmp_path / name / name).mkdir(parents=True)
         assert told(partial(af.read, tmp_path / name)).endswith(f"; write `{code}`")
+    (tmp_path / "ice" / "metadata").mkdir(parents=True)
+    assert "read_iceberg" not in told(partial(af.read, tmp_path / "ice"))
+    (tmp_path / "ice" / "metadata" / "v1.metadata.json").touch()
+    assert told(partial(af.read, tmp_path / "ice")).endswith(
+        '; write `af.read_iceberg(catalog.load_table("…"))`'
+    )
 
 
 def test_formats_that_others_read_are_told_their_way() -> None:
@@ -601,3 +607,10 @@ def test_names_of_columns_of_another_number(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1,2\n3,4\n")
     text = told(af.read_csv(tmp_path / "a.csv", column_names=["a", "b", "c"]).to_table)
     assert "column_names= has a name for each field of a line" in text
+
+
+def test_the_text_of_a_dataset_shows_some_of_many_columns() -> None:
+    ds = af.from_arrow(pa.table({f"c{number}": [1] for number in range(3000)}))
+    lines = str(ds).splitlines()
+    assert len(lines) < 120
+    assert lines[-2:] == ["  c99: int64", "  … and 2,900 more: `schema` has all"]

@@ -36,11 +36,13 @@ _ICEBERG: Final = ".metadata.json"
 
 
 def table_reader(folder: str) -> str | None:
-    """Returns the call that reads a local folder, if that is a table of Delta Lake, Hudi or Lance."""
-    found = (
-        reader for name, (_, reader) in _LAKES.items() if name != "metadata" and Path(folder, name).is_dir()
-    )
-    return next(found, None)
+    """Returns the call that reads a local folder, if that is a table of Delta Lake, Hudi, Lance or Iceberg."""
+
+    def has(log: str) -> bool:
+        place = Path(folder, log)
+        return place.is_dir() and (log != "metadata" or any(place.glob("*" + _ICEBERG)))
+
+    return next((reader for log, (_, reader) in _LAKES.items() if has(log)), None)
 
 
 def as_files(filesystem: Any, listed: list[tuple[Any, int | None]]) -> tuple[File, ...]:

