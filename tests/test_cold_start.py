@@ -256,13 +256,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    # Writing `pc.field("x") > 10` is what imports pandas, in the user's own code: here it comes ready-made.
-    predicate = pickle.dumps((pc.field("x") > 10) & (pc.field("f") < 0.5)).hex()
-    command = [sys.executable, "-c", PRELUDE + code, str(folder), predicate, PNG.hex()]
+def bare(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process that has imported nothing."""
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    # Writing `pc.field("x") > 10` is what imports pandas, in the user's own code: here it comes ready-made.
+    predicate = pickle.dumps((pc.field("x") > 10) & (pc.field("f") < 0.5)).hex()
+    return bare(PRELUDE + code, str(folder), predicate, PNG.hex())
 
 
 @pytest.mark.slow
@@ -319,26 +324,12 @@ def test_the_import_leaves_few_young_objects_to_the_collector(frozen: bool) -> N
         f"assert gc.isenabled() and bool(gc.get_freeze_count()) == {frozen}\n"
         f"assert {frozen} or len(gc.get_objects(generation=0)) < 1000\n"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    found = bare(code)
     assert found.returncode == 0, found.stderr
 
 
 def test_on_windows_the_import_says_what_to_do(folder: Path) -> None:
     code = "import sys\nsys.platform = 'win32'\nimport arrowflow"
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    found = bare(code)
     assert "ImportError: arrowflow runs on Linux and macOS, not on Windows" in found.stderr
     assert "WSL 2" in found.stderr

@@ -210,7 +210,7 @@ class CsvFormat(TextFormat):
     def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: finds lines of other lengths, and texts that are no numbers. Hints are such columns."""
         if "" not in self.null_values:
-            return None
+            return None  # empty fields are null in some columns alone, which `decode` reads by themselves
         if not _is_utf8(block.data):
             return None  # pyarrow prints an error where it shows such a line to `Lines`
         if not hints:
