@@ -10,12 +10,12 @@ from typing import Any, Final
 from arrowflow.errors import PlanError, closest, said, shown
 from arrowflow.formats.avro.avro import AvroFormat
 from arrowflow.formats.capabilities import OwnArguments
+from arrowflow.formats.csv.csv import CsvFormat
 from arrowflow.formats.ipc.ipc import IpcFormat
+from arrowflow.formats.json.json import JsonFormat
 from arrowflow.formats.orc.orc import OrcFormat
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.formats.protocol import Format
-from arrowflow.formats.text.csv import CsvFormat
-from arrowflow.formats.text.json import JsonFormat
 from arrowflow.formats.text.lines import LinesFormat
 from arrowflow.formats.tfrecord.tfrecord import TfrecordFormat
 from arrowflow.formats.webdataset.webdataset import WebdatasetFormat

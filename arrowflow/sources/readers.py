@@ -397,8 +397,9 @@ def read_json(paths: Paths, **arguments: Unpack[TextArguments]) -> Dataset:
     that does not fit is an error that says where.
 
     `schema=` gives columns and types instead. It is needed where the first file has objects without a key, or whole
-    numbers that exceed int64. Where it says `pa.string()`, a value of any kind comes as its JSON text. A key that folders
-    give, too, is looked for in the first MiB of each file. It is refused as in `read_parquet` if it has a value there.
+    numbers that exceed int64. Where it says `pa.string()`, a value of any kind comes as its JSON text. That also helps
+    where keys are values, such as numbers of users: so many columns are a `BudgetError`. A key that folders give,
+    too, is looked for in the first MiB of each file. It is refused as in `read_parquet` if it has a value there.
 
     Compressed files, the scan, resume, memory, arguments and errors are those of `read_csv`. Lines are scanned at 3
     GB/s, arrays at 0.3 GB/s.

@@ -19,7 +19,7 @@ from pyarrow import ipc
 
 import arrowflow as af
 from arrowflow.formats.capabilities import Hints
-from arrowflow.formats.text.csv import CsvFormat
+from arrowflow.formats.csv.csv import CsvFormat
 from arrowflow.storage.requests import Requests
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
 from tests.formats.tfrecords import encoded, framed
@@ -381,7 +381,7 @@ def test_a_quarantine_whose_client_fails_raises(tmp_path: Path, monkeypatch: pyt
 def test_quotes_over_lines_where_the_quick_look_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head_bytes: int
 ) -> None:
-    monkeypatch.setattr("arrowflow.formats.text.csv._HEAD_BYTES", head_bytes)
+    monkeypatch.setattr("arrowflow.formats.csv.csv._HEAD_BYTES", head_bytes)
     rows = [f'{number},"line\n{number}"' for number in range(100)]
     rows[3] = '3,"x"y'
     (tmp_path / "a.csv").write_text("row,text\n" + "\n".join(rows))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrowflow.formats.text import json_rows
-from arrowflow.formats.text.csv import CsvFormat
-from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.csv.csv import CsvFormat
+from arrowflow.formats.json import rows as json_rows
+from arrowflow.formats.json.json import JsonFormat
 from arrowflow.formats.text.text import TextFormat
 from tests.formats.reading import open_footer
 

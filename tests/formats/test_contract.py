@@ -23,8 +23,8 @@ import pytest
 import arrowflow as af
 from arrowflow.formats import FORMATS, File, Footer, Format, Range, Split, Store, conform
 from arrowflow.formats.avro import avro
-from arrowflow.formats.text.csv import CsvFormat
-from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.csv.csv import CsvFormat
+from arrowflow.formats.json.json import JsonFormat
 from arrowflow.formats.text.lines import LinesFormat
 from arrowflow.formats.tfrecord import tfrecord
 from arrowflow.formats.webdataset import webdataset

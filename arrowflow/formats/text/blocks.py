@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from arrowflow.errors import BudgetError, SourceError
 from arrowflow.formats.text.codings import UTF8, codec_of, is_stream
-from arrowflow.formats.text.csv_lines import line_stops
-from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner
+from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner, line_stops
 from arrowflow.storage import File, Store
 
 _WINDOW_BYTES: Final = 1 << 20

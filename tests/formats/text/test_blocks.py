@@ -11,8 +11,10 @@ import pytest
 
 import arrowflow as af
 from arrowflow.errors import ArrowflowError, BudgetError, SourceError
-from arrowflow.formats.text import blocks, csv, json
-from arrowflow.formats.text.csv_lines import CsvLines
+from arrowflow.formats.csv import csv
+from arrowflow.formats.csv.lines import CsvLines
+from arrowflow.formats.json import json
+from arrowflow.formats.text import blocks
 from arrowflow.storage import resolve
 
 SCHEMA = pa.schema({"a": pa.int64(), "b": pa.string()})

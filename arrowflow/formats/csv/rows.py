@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyarrow import csv
 
 from arrowflow.bad_rows import without
+from arrowflow.formats.csv.lines import CsvLines
 from arrowflow.formats.text.blocks import as_bytes, owned
-from arrowflow.formats.text.csv_lines import CsvLines
 from arrowflow.formats.text.scan import starts_of
 from arrowflow.lazy import compute as pc
 

@@ -14,21 +14,21 @@ import pyarrow as pa
 from pyarrow import json
 
 from arrowflow.errors import ArrowflowError, SourceError
-from arrowflow.formats.protocol import Footer, check_names
-from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned
-from arrowflow.formats.text.codings import with_codecs
-from arrowflow.formats.text.json_rows import Misfit, no_objects
-from arrowflow.formats.text.json_texts import as_texts
-from arrowflow.formats.text.scan import (
-    Bytes,
+from arrowflow.formats.json.keys import check_keys, check_lists, wide_bytes
+from arrowflow.formats.json.rows import Misfit, no_objects
+from arrowflow.formats.json.scan import (
     JsonElements,
     JsonLines,
     JsonObjects,
-    Scanner,
     element_ends,
     first_end_within,
     nesting,
 )
+from arrowflow.formats.json.texts import as_texts
+from arrowflow.formats.protocol import Footer, Split, check_names
+from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned
+from arrowflow.formats.text.codings import with_codecs
+from arrowflow.formats.text.scan import Bytes, Scanner
 from arrowflow.formats.text.sifting import Records
 from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
@@ -101,6 +101,7 @@ class JsonFormat(TextFormat):
             raise SourceError(
                 f"its values are nested deeper than {_MAX_NESTING} levels; pass schema= with the columns to read"
             )
+        check_keys(data)
         data, found = self.sample(
             data,
             layout.kind,
@@ -129,6 +130,7 @@ class JsonFormat(TextFormat):
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
         """See `TextFormat.decode`."""
         lines = _as_lines(as_bytes(data)) if layout.kind == _ARRAY else data
+        check_lists(as_bytes(data), types)
         try:
             table = _parse(lines, types)
         except pa.ArrowInvalid as error:
@@ -169,6 +171,12 @@ class JsonFormat(TextFormat):
                 hints.add(misfit.hint)
                 bad |= more
         return None, bad
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.scratch_bytes`."""
+        wanted = frozenset(columns)
+        types = [each.type for each in footer.schema if each.name in wanted]
+        return TextFormat.scratch_bytes(self, footer, split, columns) + wide_bytes(types)
 
     def records(self, data: pa.Buffer, kind: str, file: File, first: int) -> Records:
         """See `TextFormat.records`: of an array, the bracket that closes it may lie in a later block."""

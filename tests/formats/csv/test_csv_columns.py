@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.errors import BudgetError, SourceError
-from arrowflow.formats.text import csv_columns
+from arrowflow.formats.csv import columns as csv_columns
+from arrowflow.formats.csv.columns import header_fields
+from arrowflow.formats.csv.lines import CsvLines
 from arrowflow.formats.text.blocks import as_bytes
-from arrowflow.formats.text.csv_columns import header_fields
-from arrowflow.formats.text.csv_lines import CsvLines
 
 WIDE = 7
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyarrow import csv
 
 from arrowflow.errors import SourceError, repeated
+from arrowflow.formats.csv.columns import header_fields, read_columns, wide_bytes
+from arrowflow.formats.csv.lines import CsvLines
+from arrowflow.formats.csv.options import LATER_OPTIONS, checked
+from arrowflow.formats.csv.rows import Lines, good_numbers, number_columns, with_lengths
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.formats.text.blocks import Source, as_bytes, behind_lines, first_records, owned
 from arrowflow.formats.text.codings import UTF8, with_codecs
-from arrowflow.formats.text.csv_columns import header_fields, read_columns, wide_bytes
-from arrowflow.formats.text.csv_lines import CsvLines
-from arrowflow.formats.text.csv_options import LATER_OPTIONS, checked
-from arrowflow.formats.text.csv_rows import Lines, good_numbers, number_columns, with_lengths
 from arrowflow.formats.text.scan import Bytes, starts_of
 from arrowflow.formats.text.text import HIDDEN, SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_texts, may_be_rounded

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyarrow import csv
 
 from arrowflow.errors import BudgetError
+from arrowflow.formats.csv.lines import CsvLines
 from arrowflow.formats.text.blocks import as_bytes, owned
-from arrowflow.formats.text.csv_lines import CsvLines
 from arrowflow.formats.text.scan import Bytes
 
 INFERRED_COLUMNS: Final = 4096

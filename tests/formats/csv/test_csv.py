@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 import arrowflow as af
 from arrowflow.errors import ArrowflowError, BudgetError, PlanError, SchemaError, SourceError
 from arrowflow.formats import FORMATS
+from arrowflow.formats.csv.csv import CsvFormat
+from arrowflow.formats.csv.lines import CsvLines
 from arrowflow.formats.text import blocks
-from arrowflow.formats.text.csv import CsvFormat
-from arrowflow.formats.text.csv_lines import CsvLines
 from arrowflow.storage import Store
 from arrowflow.testing import assert_same_batches, batches_of, check_dataset
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
@@ -204,7 +204,7 @@ def test_any_text_gives_what_pyarrow_reads_or_an_error(
 def test_windows_and_pieces_are_smaller_than_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that cross the ends of what is looked at, and what is fetched, at a time."""
     monkeypatch.setattr("arrowflow.formats.text.text.SAMPLE_BYTES", 2)
-    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 2)
+    monkeypatch.setattr("arrowflow.formats.csv.csv.SAMPLE_BYTES", 2)
     schema = TABLE.schema
     for window in (1, 5, 64):
         monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", window)
@@ -287,8 +287,8 @@ def test_only_wanted_blocks_are_fetched(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_binding_looks_at_the_first_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("csv", "text"):
-        monkeypatch.setattr(f"arrowflow.formats.text.{module}.SAMPLE_BYTES", 64)
+    for module in ("csv.csv", "text.text"):
+        monkeypatch.setattr(f"arrowflow.formats.{module}.SAMPLE_BYTES", 64)
     monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", 64)
     monkeypatch.setattr("arrowflow.formats.text.blocks._PIECE_BYTES", 64)
     filesystem = fsspec.filesystem("memory")
@@ -337,7 +337,7 @@ def test_types_are_those_of_the_first_file(tmp_path: Path) -> None:
 
 
 def test_a_value_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("arrowflow.formats.csv.csv.SAMPLE_BYTES", 100)
     data = b"a,b\n" + b"1,2\n" * 400 + b"3,x\n"
     error = refused(
         lambda: af.read_csv(write(tmp_path, data)), SchemaError, "column 'b': row 401: .*int64.*'x'"
@@ -456,7 +456,7 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
 
 
 def test_what_is_no_utf8_behind_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("arrowflow.formats.csv.csv.SAMPLE_BYTES", 100)
     data = b"a\n" + b"x\n" * 600 + b"\xff\n"
     refused(lambda: af.read_csv(write(tmp_path, data)), SchemaError, "row 601: .*invalid UTF8")
     schema = pa.schema({"a": pa.binary()})
@@ -474,7 +474,7 @@ def test_what_is_no_utf8_behind_the_sample(tmp_path: Path, monkeypatch: pytest.M
 def test_a_record_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, kind: type[ArrowflowError]
 ) -> None:
-    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 4)
+    monkeypatch.setattr("arrowflow.formats.csv.csv.SAMPLE_BYTES", 4)
     monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", 4)
     monkeypatch.setattr("arrowflow.formats.text.blocks._MAX_RECORD_BYTES", 64)
     path = write(tmp_path, data)
@@ -496,7 +496,7 @@ def test_a_quote_that_is_opened_by_mistake(
     refused(lambda: af.read_csv(path), SourceError, text)
     refused(lambda: af.read_csv(path, schema=pa.schema({"a": pa.int64()})), SourceError, text)
     monkeypatch.setattr("arrowflow.formats.text.blocks._MAX_RECORD_BYTES", 64)
-    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 16)
+    monkeypatch.setattr("arrowflow.formats.csv.csv.SAMPLE_BYTES", 16)
     if window <= 64:
         text = (
             rf"record at byte {place - 2} \(row 2\) has more than 64 bytes.*opened at byte {place}: close it"

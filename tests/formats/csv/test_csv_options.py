@@ -15,9 +15,9 @@ import pytest
 
 import arrowflow as af
 from arrowflow.errors import PlanError, SchemaError, SourceError
-from arrowflow.formats.text.csv_lines import CsvLines
+from arrowflow.formats.csv.lines import CsvLines
 from arrowflow.testing import check_dataset
-from tests.formats.text.test_csv import refused, rows_of, write
+from tests.formats.csv.test_csv import refused, rows_of, write
 from tests.ops.tables import stands_for_all
 
 ROWS: dict[str, list[Any]] = {"a": [1, 2, 3], "b": ["x", "# y\n#z", None]}

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, starts_of
+from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, line_stops, starts_of
 
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
@@ -210,18 +210,3 @@ def escaped(data: Bytes, escape: int) -> Offsets:
     firsts = slashes[is_first][np.cumsum(is_first) - 1]
     behind = slashes[(slashes - firsts) % 2 == 0] + 1
     return behind[behind < data.size]
-
-
-def line_stops(data: Bytes, is_last: bool) -> Offsets:
-    """Returns the last byte of each line end; a carriage return is a line end if no newline follows."""
-    stops = np.flatnonzero(data == _NEWLINE)
-    is_return = data == _RETURN
-    if not is_return.any():
-        return stops
-    returns = np.flatnonzero(is_return)
-    if returns[-1] == data.size - 1:
-        alone = data[returns[:-1] + 1] != _NEWLINE
-        returns = returns[np.append(alone, is_last)]
-    else:
-        returns = returns[data[returns + 1] != _NEWLINE]
-    return np.sort(np.concatenate([stops, returns])) if returns.size else stops

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.errors import SchemaError, SourceError
-from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.json.json import JsonFormat
 from arrowflow.testing import check_dataset
 from tests import warm
+from tests.formats.csv.test_csv import compress, refused, write
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
-from tests.formats.text.test_csv import compress, refused, write
 from tests.ops.tables import stands_for_all
 
 ROWS = 30
@@ -187,7 +187,7 @@ def test_types_are_those_of_the_first_file(tmp_path: Path) -> None:
 def test_a_value_that_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: Any, shape: str
 ) -> None:
-    monkeypatch.setattr("arrowflow.formats.text.json.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("arrowflow.formats.json.json.SAMPLE_BYTES", 100)
     data = as_json([{"a": 1}] * 120 + [{"a": value}], shape)
     error = refused(lambda: read(tmp_path, data), SchemaError, "take a type in schema=")
     assert error.operator == "read_json" and error.file.endswith("a.json") and error.row_group == 0
