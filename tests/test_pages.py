@@ -4,7 +4,8 @@ The snippets of `start.md` follow each other, as its reader runs them: they are 
 
 Each pipeline that a snippet makes is run again, by one rank and for a `DataLoader`: its rows and batches stay the same.
 
-Sessions with `>>>` run in `test_docstrings.py`, and the snippets on neighbours in `tests/neighbours/`.
+Sessions with `>>>` run in `test_docstrings.py`, those on neighbours in `tests/neighbours/`, that of
+`cluster.md` in `tests/cluster/`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def snippets() -> list[Any]:
     found = [
         (page.name, block)
         for page in pages
-        if page.name != "neighbours.md"
+        if page.name not in ("neighbours.md", "cluster.md")
         for block in blocks(page)
         if not block.startswith(">>>")
     ]
