@@ -2814,7 +2814,8 @@ class Dataset:
         Half-written datasets are treated as by `write_parquet`. The column `__key__` has the key of each row, a text
         or a number: the name of a file without a dot, and maybe with folders. Each other column is a member `key.column`; a null
         has none. Bytes stay as they are, numbers and booleans become texts. So name columns as readers of the
-        format expect them, in lower case: `jpg`, `cls`, `txt`, `json`. Equal rows make equal archives.
+        format expect them, in lower case: `jpg`, `cls`, `txt`, `json`. Equal rows make equal archives. A column without a
+        value in the first shard is read back by `read_webdataset(…, missing_columns="null")`, or with `schema=`.
 
         Args:
             path: As in `write_parquet`.
@@ -2929,7 +2930,8 @@ class Dataset:
         """Finds statistics of columns in one pass over the rows of epoch 0, for features.
 
         Only the named columns are read, and a `filter` or `split` before it is honoured: fit on the training part alone.
-        Nulls and NaN count as missing. The same rows give the same figures to the last bit. Memory stays flat: a MiB at most
+        Nulls and NaN count as missing. Numbers count as float64, so whole numbers beyond 2^53 are rounded. The same rows in
+        the same order give the same figures to the last bit; in another order, a mean may differ in the last bit. Memory stays flat: a MiB at most
         for each column with quantiles, and each value of a vocabulary once.
 
         Args:
@@ -2941,7 +2943,7 @@ class Dataset:
                 hold texts or whole numbers, and at most a million different ones.
 
         Raises:
-            PlanError: A column is unknown, or none is named.
+            PlanError: A column is unknown, none is named, or the dataset is endless.
             SchemaError: A column has a type that does not fit.
             DataError: There are no rows, or a column has too many different values.
 
@@ -2976,6 +2978,7 @@ class Dataset:
         of 1.6 %. Figures that a type does not have are null.
 
         Raises:
+            PlanError: The dataset is endless.
             DataError: Values cannot be counted.
 
         Examples:
@@ -2993,6 +2996,10 @@ class Dataset:
         bar, found, clock = None, 0, WallClock()
         try:
             prepared = self._ready()
+            if prepared.num_rows == math.inf:
+                raise PlanError(
+                    f"{operator}: the dataset is endless; leave repeat() out of it, or take(n) rows"
+                )
             if prepared.options.progress:  # the run's own bar would count parts
                 batches = batches.with_options(Options(progress=False))
                 total = prepared.num_rows

@@ -148,13 +148,23 @@ class FeatureStatistics:
         """Returns the statistics of all rows together, as of several ranks; the order of merging is part of quantiles.
 
         Raises:
-            PlanError: They are of other columns, or other figures of them.
+            PlanError: They are of other columns, other figures or sizes of them, or vocabularies of texts and of numbers.
         """
         merged = copy.deepcopy(self)
         for other in others:
+            if not isinstance(other, FeatureStatistics):
+                raise PlanError(
+                    f"merge: expected FeatureStatistics, as fit() returns them, got {shown(other)}"
+                )
             if other._asked() != self._asked():
                 raise PlanError(f"merge: expected statistics of {self._asked()}, got {other._asked()}")
             for name, column in other._columns.items():
+                kind, others_kind = merged._kind(name), other._kind(name)
+                if kind and others_kind and kind != others_kind:
+                    raise PlanError(
+                        f"merge: expected a vocabulary of {kind} of column {name!r}, got one of {others_kind}; `cast` the column "
+                        "before fit()"
+                    )
                 merged._columns[name].merge(column)
         return merged
 
@@ -215,8 +225,8 @@ class FeatureStatistics:
         return {
             name: [
                 "mean",
-                *(["quantiles"] if each.quantiles else []),
-                *(["vocabulary"] if each.counts else []),
+                *([f"quantiles of {each.buckets}"] if each.quantiles else []),
+                *([f"vocabulary of {each.most}"] if each.counts else []),
             ]
             for name, each in self._columns.items()
         }
@@ -225,6 +235,14 @@ class FeatureStatistics:
         if name not in self._columns:
             raise PlanError(f"{name!r} was not fitted; {closest(name, self._columns)}")
         return self._columns[name]
+
+    def _kind(self, name: str) -> str | None:
+        """Returns the kind of the words of a column, if it has any."""
+        counts = self._columns[name].counts
+        values = None if counts is None else counts.joined()["value"]
+        if values is None or not len(values):
+            return None
+        return "numbers" if values.dtype.is_integer() else "texts"
 
     def _words(self, name: str) -> pl.Expr:
         found = self.vocabulary(name)

@@ -56,7 +56,7 @@ class Column:
     def add(self, values: pa.Array) -> None:
         """Adds the values of some rows, but not to the vocabulary."""
         missing = values.null_count
-        if is_number(values.type) or pa.types.is_boolean(values.type):
+        if _has_moments(values.type) or pa.types.is_boolean(values.type):
             numbers = _numbers(values.drop_null() if missing else values)
             if pa.types.is_floating(values.type):
                 nan = np.isnan(numbers)
@@ -111,8 +111,9 @@ def asked_for(
         for name in _names(argument, names):
             type = _type_of(name, schema)
             if not is_number(type):
+                other = "use vocabulary=" if _has_words(type) else "leave it out"
                 raise SchemaError(
-                    f"fit: {argument} takes columns of numbers, {name!r} is {type}; `cast` it, or use vocabulary="
+                    f"fit: {argument} takes columns of floats and whole numbers, {name!r} is {type}; `cast` it, or {other}"
                 )
             found.setdefault(name, Column())
     for name, buckets in quantiles.items():
@@ -120,10 +121,10 @@ def asked_for(
         found[name].quantiles = Quantiles()
     for name, most in vocabulary.items():
         type = _type_of(name, schema)
-        if not (pa.types.is_integer(type) or _is_text(type)):
+        if not _has_words(type):
+            other = "make buckets of it: quantiles={…}" if is_number(type) else "`cast` it"
             raise SchemaError(
-                f"fit: vocabulary takes columns of whole numbers or texts, {name!r} is {type}; numbers of another kind "
-                "make buckets: quantiles={…}"
+                f"fit: vocabulary takes columns of whole numbers or texts, {name!r} is {type}; {other}"
             )
         column = found.setdefault(name, Column())
         column.most, column.counts = _size("vocabulary", name, most, least=1), Counts(name)
@@ -137,7 +138,7 @@ def everything(schema: pa.Schema) -> Columns:
     found = {}
     for each in schema:
         column = found[each.name] = Column()
-        if is_number(each.type):
+        if _has_moments(each.type):
             column.quantiles = Quantiles()
         if not any(cannot(each.type) for cannot in _NOT_HASHED):
             column.distinct = Distinct()
@@ -205,6 +206,14 @@ def _size(argument: str, name: str, value: Any, *, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise PlanError(f"fit: {argument} of {name!r} is a number from {least} on, got {shown(value)}")
     return value
+
+
+def _has_moments(type: pa.DataType) -> bool:
+    return is_number(type) or pa.types.is_decimal(type)
+
+
+def _has_words(type: pa.DataType) -> bool:
+    return pa.types.is_integer(type) or _is_text(type)
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -77,8 +77,15 @@ class Moments:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Returns what `to_json` returned it of."""
-        found = cls(**stored)
-        if stored["least"] is None:
-            found.least, found.greatest = math.inf, -math.inf
-        return found
+        """Returns what `to_json` returned it of.
+
+        Raises:
+            ValueError: A figure is none; also `KeyError` and `TypeError`.
+        """
+        count, missing = stored["count"], stored["missing"]
+        figures = [stored[name] for name in ("mean", "squares", "least", "greatest")]
+        if figures[2:] == [None, None]:
+            figures[2:] = [math.inf, -math.inf]
+        if not all(type(each) is int and each >= 0 for each in (count, missing)):
+            raise ValueError(f"count and missing are numbers of values, found {count!r} and {missing!r}")
+        return cls(count, missing, *map(float, figures))

@@ -74,8 +74,8 @@ def random_contrast(images: Images, lower: float, upper: float, rng: np.random.G
 def adjust_saturation(images: Images, factor: PerImage) -> Images:
     """Returns the images with the distance of each value from the largest one of its pixel multiplied by `factor`.
 
-    This multiplies the saturation of HSV, and keeps hue and value. Where the result would have less than 0 of a channel,
-    the channel has 0.
+    This multiplies the saturation of HSV, and keeps hue and value. Where the result would have more than the whole saturation,
+    it has the whole one: the smallest value of the pixel becomes 0.
 
     Examples:
         >>> adjust_saturation(np.array([200, 100, 0], np.uint8).reshape(1, 1, 1, 3), 0.5).ravel().tolist()
@@ -88,7 +88,15 @@ def adjust_saturation(images: Images, factor: PerImage) -> Images:
     for image, value, into in zip(images, factors, out, strict=True) if images.size else ():
         red, green, blue = cv2.split(image)
         largest = cv2.max(cv2.max(red, green), blue)
-        cv2.addWeighted(image, value, cv2.merge((largest, largest, largest)), 1 - value, 0, dst=into)
+        if value <= 1:
+            cv2.addWeighted(image, value, cv2.merge((largest, largest, largest)), 1 - value, 0, dst=into)
+            continue
+        range_of_pixel = cv2.subtract(largest, cv2.min(cv2.min(red, green), blue))
+        scale = cv2.divide(largest, cv2.max(range_of_pixel, 1), dtype=cv2.CV_32F)  # to the whole saturation
+        np.minimum(scale, np.float32(value), out=scale)
+        for number, channel in enumerate((red, green, blue)):
+            distance = cv2.multiply(cv2.subtract(largest, channel), scale, dtype=cv2.CV_32F)
+            cv2.insertChannel(cv2.subtract(largest, distance, dtype=cv2.CV_8U), into, number)  # which rounds
     return out
 
 

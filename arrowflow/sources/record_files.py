@@ -48,15 +48,17 @@ def read_webdataset(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset
     """Reads WebDataset shards: tar archives in which members that share a key are one row, in the order of `paths`.
 
     A member is called `key.column`: the key is all up to the first dot of the file's name, with its folders. `__key__` is a
-    column of texts. Columns are those of the first 1,000 rows of the first shard, in the order in which they occur. `cls`,
+    column of texts. Columns are those of all rows of the first shard, in the order in which they occur. `cls`,
     `cls2`, `class`, `count`, `index`, `inx` and `id` are int64; `txt`, `text`, `transcript` and `json` are string; all
     others are binary: `decode_image` makes pixels, and `map` decodes the rest. A member that a row lacks is null. `schema=`
     gives other columns and types: binary, string, numbers, booleans.
 
     Each shard is walked once before its first row, in 20 µs a member. So `skip`, `take`, `num_rows` and resume are exact. For
-    the walk, shards that are not local are fetched once more than for the rows. Resume seeks; in a compressed shard
-    (`.tar.gz`, `.tar.zst`, …) it reads from the start again. An archive without an end mark is cut short: the rows in front
-    come before the error, less the last one, which may lack members.
+    the walk, shards that are not local are fetched once more than for the rows. The first shard is walked and fetched once
+    more for the columns, with `missing_columns="null"` each shard; `schema=` spares this. Resume seeks; in a compressed shard
+    (`.tar.gz`, `.tgz`, `.tar.zst`, …) it reads from the start again. An archive without an end mark is cut short: the rows in
+    front come before the error, less the last one, which may lack members. A hard link and a sparse file are not read:
+    each is an error in the same way. Symbolic links, folders, devices, and members whose names are no `key.column` are passed over.
 
     Memory: a call takes 4 MiB of the archive, or one larger row.
 
@@ -72,11 +74,12 @@ def read_webdataset(paths: Paths, **arguments: Unpack[ReadArguments]) -> Dataset
         missing_columns: Whether shards may lack columns of others, as in `read_parquet`.
         num_parallel_calls: Runs of rows that are read at the same time.
         on_error: The treatment of runs of rows that cannot be read, as in `read_parquet`: with `"skip"` the rest of a shard
-            that is cut short is left out.
+            that is cut short, or has such a member, is left out.
         quarantine: The folder for their places, as in `read_parquet`.
 
     Raises:
-        SourceError: A path is missing, a glob is empty, or a shard is no archive, or is cut short.
+        SourceError: A path is missing, a glob is empty, or a shard is no archive, is cut short, or has a hard link, a
+            sparse file, two members for one value, or a member `key.__key__`.
         SchemaError: A member is none of its column's type; names the member.
         PlanError: An option makes no sense.
 

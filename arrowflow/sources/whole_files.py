@@ -25,6 +25,12 @@ class FileArguments(TypedDict, total=False):
     num_parallel_calls: int
 
 
+class ImageArguments(FileArguments, total=False):
+    """The arguments of `read_images`."""
+
+    size: int | tuple[int, int] | None
+
+
 def _dataset(
     kind: type[ReadFiles],
     paths: Paths,
@@ -97,17 +103,19 @@ def read_files(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
     return _dataset(ReadFiles, paths, **arguments)
 
 
-@with_arguments(FileArguments, _USUAL)
-def read_images(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
-    """Reads files of images, one a row: `path` as text, `image` as the encoded bytes, and perhaps `label`.
+@with_arguments(ImageArguments, _USUAL | {"size": None})
+def read_images(paths: Paths, **arguments: Unpack[ImageArguments]) -> Dataset:
+    """Reads files of images, one a row: `path` as text, `image` as the encoded bytes or as pixels, and perhaps `label`.
 
     As `read_files`, but a directory gives only files that end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, `.tif` or
-    `.tiff`. `Dataset.decode_image` makes pixels of them. Shuffle before it, while images are small:
+    `.tiff`. `Dataset.decode_image` makes pixels of them, and with `size` this does so. Shuffle before, while images are small:
     `af.read_images(folder, labels="folder").shuffle().decode_image("image", 224, crop="random", flip=True).batch(128)`.
 
     Args:
         paths: As for `read_files`.
         labels: As for `read_files`: `"folder"` gives a folder of images for each class its number.
+        size: Height and width in pixels, or one number for both: the images are decoded, as by `.decode_image("image", size)`.
+            By default they stay encoded.
         max_bytes: As for `read_files`.
         filesystem: As for `read_files`.
         storage_options: As for `read_files`.
@@ -116,6 +124,7 @@ def read_images(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
     Raises:
         SourceError: As of `read_files`.
         PlanError: As of `read_files`.
+        MissingPackageError: With `size`: OpenCV is not installed.
 
     Examples:
         >>> import arrowflow as af, cv2, numpy as np, pathlib, tempfile
@@ -128,7 +137,14 @@ def read_images(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
         >>> batch["image"].shape, batch["label"]
         ((2, 8, 8, 3), array([0, 1], dtype=uint8))
     """
-    return _dataset(ReadImages, paths, **arguments)
+    return _images(paths, **arguments)
+
+
+def _images(
+    paths: Paths, *, size: int | tuple[int, int] | None = None, **arguments: Unpack[FileArguments]
+) -> Dataset:
+    images = _dataset(ReadImages, paths, **arguments)
+    return images if size is None else images.decode_image("image", size)
 
 
 def list_files(

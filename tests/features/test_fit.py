@@ -209,6 +209,40 @@ def test_parts_are_merged(stats: af.FeatureStatistics) -> None:
     refused(af.PlanError, lambda: other.merge(parts[0]), "merge", "quantiles")
 
 
+def test_what_does_not_fit_together_is_not_merged() -> None:
+    texts = af.from_numpy({"x": ["a", "1"]}).fit(vocabulary={"x": 5})
+    numbers = af.from_numpy({"x": [1, 2]}).fit(vocabulary={"x": 5})
+    none = af.from_arrow(pa.table({"x": pa.nulls(3, pa.string())})).fit(vocabulary={"x": 5})
+    more = af.from_numpy({"x": ["a"]}).fit(vocabulary={"x": 6})
+    refused(
+        af.PlanError, lambda: texts.merge(numbers), "a vocabulary of texts of column 'x', got one of numbers"
+    )
+    refused(af.PlanError, lambda: none.merge(texts, numbers), "of texts", "of numbers")
+    refused(af.PlanError, lambda: texts.merge(more), "vocabulary of 5", "vocabulary of 6")
+    refused(af.PlanError, lambda: texts.merge(5), "expected FeatureStatistics", "got 5")  # type: ignore[arg-type]
+    assert none.merge(numbers).vocabulary("x") == [1, 2] and texts.merge(none).vocabulary("x") == ["1", "a"]
+    buckets = [af.from_numpy({"x": [1.0, 2.0]}).fit(quantiles={"x": size}) for size in (2, 3)]
+    refused(af.PlanError, lambda: buckets[0].merge(buckets[1]), "quantiles of 2", "quantiles of 3")
+
+
+@pytest.mark.parametrize("figure", [{"count": "a"}, {"missing": -1}, {"mean": "b"}, {"least": None}])
+def test_figures_of_a_file_are_numbers(stats: af.FeatureStatistics, figure: dict[str, Any]) -> None:
+    stored = stats.to_json()
+    stored["columns"]["price"]["moments"] |= figure
+    refused(af.DataError, lambda: af.FeatureStatistics.of_json(stored), "no statistics as fit() makes them")
+
+
+@pytest.mark.parametrize("call", [lambda ds: ds.fit(mean=["id"]), af.Dataset.describe])
+def test_an_endless_dataset_has_no_figures(call: Callable[[af.Dataset], Any]) -> None:
+    refused(af.PlanError, lambda: call(af.range(3).repeat()), "endless", "take(n)")
+
+
+def test_decimals_are_described_as_floats() -> None:
+    prices = pa.array([Decimal("1.50"), None, Decimal("3.50")], pa.decimal128(9, 2))
+    found = af.from_arrow(pa.table({"price": prices})).describe()["price"].to_list()
+    assert found[:5] == [2.0, 1.0, 2.5, math.sqrt(2), 1.5] and found[8] == 3.5
+
+
 def test_they_are_stored_and_pickled(stats: af.FeatureStatistics, tmp_path: Path) -> None:
     stats.save(tmp_path / "stats.json")
     loaded = af.FeatureStatistics.load(tmp_path / "stats.json")

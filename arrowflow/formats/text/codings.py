@@ -12,6 +12,9 @@ from arrowflow.storage import File
 CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 """Endings of compressed files, and the codecs. All are pyarrow's but xz, which Python's `lzma` reads."""
 
+CODECS_OF_TAR: Final = {".tgz": "gzip", ".tbz": "bz2", ".tbz2": "bz2", ".tzst": "zstd", ".txz": "xz"}
+"""Endings of compressed tar archives that are one word, and the codecs."""
+
 _MAGIC: Final = re.compile(
     rb"(\x1f\x8b)|(BZh[1-9]1AY&SY)|(\x28\xb5\x2f\xfd)|(\x04\x22\x4d\x18)|(\xfd7zXZ\x00)"
 )
@@ -53,7 +56,8 @@ def codec_of(file: File) -> str | None:
         >>> codec_of(File("x/a.csv.GZ", "a.csv.GZ", 1))
         'gzip'
     """
-    return next((codec for suffix, codec in CODECS.items() if file.path.lower().endswith(suffix)), None)
+    endings = CODECS | CODECS_OF_TAR
+    return next((codec for suffix, codec in endings.items() if file.path.lower().endswith(suffix)), None)
 
 
 def ending_of(start: bytes) -> str | None:

@@ -2,10 +2,12 @@
 
 The convention is that of the package `webdataset` (https://github.com/webdataset/webdataset): a member is called
 `key.column`, where the key is all up to the first dot of the file's name, with its folders. Members that follow each other
-with one key are a row. Folders, links, and names without a dot or that start with one are passed over.
+with one key are a row. Folders, symbolic links, devices, and names without a dot or that start with one are passed over.
+Members that have data, but in another form than as one run of bytes, are faults: hard links and sparse files.
 
 `tarfile` parses the headers, each by itself: a walk reads a header and goes on behind the contents, which takes some 20 µs a
 member. Names longer than 100 letters lie in a member of their own in front (of GNU's or of POSIX' kind).
+GNU tar marks a sparse file by its type in its own format, and by records `GNU.sparse.*` in that of POSIX.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from arrowflow.errors import SourceError
 from arrowflow.formats.text.blocks import Source
+from arrowflow.formats.text.codings import ending_of
 
 BLOCK: Final = tarfile.BLOCKSIZE
 KEY: Final = "__key__"
 """The column of keys."""
 
 _FILES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_EXTENSIONS: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE)
 _NAME: Final = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _LENGTH: Final = re.compile(rb"(\d{1,9}) ")
 _LONG_BYTES: Final = 1 << 20
@@ -67,23 +70,29 @@ class _Rows:
         self.members: list[tuple[int, int, int]] = []
         self._seen: set[int] = set()
 
-    def add(self, name: str, start: int, stop: int) -> None:
+    def add(self, name: str, start: int, stop: int) -> str | None:
+        """Adds a member, if its name tells a row; returns the fault of a second one of the same row and column."""
         named = _NAME.fullmatch(name)
         if named is None:
-            return
+            return None
         key, column = named[1], named[2].lower()
+        if column == KEY:
+            return (
+                f"the member {name!r} at byte {start - BLOCK} would be the column of keys, {KEY!r}; rename it"
+            )
         number = self.columns.setdefault(column, len(self.columns))
         if not self.keys or self.keys[-1] != key:
             self.keys.append(key)
             self.firsts.append(len(self.members))
             self._seen.clear()
-        if number in self._seen or column == KEY:
-            raise SourceError(
+        if number in self._seen:
+            return (
                 f"the archive has two members for column {column!r} of the key {key!r}, the second at byte {start - BLOCK}; "
                 "give members of different rows different keys"
             )
         self._seen.add(number)
         self.members.append((number, start, stop))
+        return None
 
     def made(self, *, is_whole: bool, fault: str | None) -> Members:
         """Returns the rows; without the last one unless it is known to be whole."""
@@ -96,40 +105,54 @@ class _Rows:
         return Members(tuple(keys), tuple(self.columns), borders, column, start, stop, ends, fault)
 
 
+class _Told(NamedTuple):
+    """The data of a member that the headers in front of its own tell.
+
+    Attributes:
+        name: Its name, if its own header does not hold it.
+        size: Its bytes, likewise.
+        is_sparse: Whether the archive holds it without its zeros.
+    """
+
+    name: str | None = None
+    size: int | None = None
+    is_sparse: bool = False
+
+
 def walk(source: Source, max_rows: int | None = None) -> Members:
     """Returns the members of an archive, up to its end, to its first fault, or to so many rows."""
-    rows, at, name, fault = _Rows(), 0, None, None
-    size: int | None = None
-    while max_rows is None or len(rows.keys) <= max_rows:
+    rows, at, told, fault = _Rows(), 0, _Told(), None
+    while fault is None and (max_rows is None or len(rows.keys) <= max_rows):
         block = source.window(at, BLOCK).tobytes()
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
             if len(block) < BLOCK or any(block):  # else it is the end mark
-                fault = f"neither a member nor the end mark is at byte {at} ({error}); the archive is cut short, or is no tar"
+                fault = _no_header(block, at, error)
             break
         start = at + BLOCK
-        if member.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
+        if member.type in _EXTENSIONS:
             if member.size > _LONG_BYTES:
                 fault = f"the header at byte {at} announces a name of {member.size:,} bytes"
                 break
-            told = source.window(start, member.size).tobytes()
-            if len(told) < member.size:
+            text = source.window(start, member.size).tobytes()
+            if len(text) < member.size:
                 fault = f"the archive ends within the header at byte {at}; it is cut short"
                 break
-            if member.type == tarfile.GNUTYPE_LONGNAME:
-                name = told.rstrip(b"\0").decode("utf-8", "surrogateescape")
-            else:
-                name, size = _extended(told, name, size)
+            told = _extended(member.type, text, told)
             at = _behind(start, member.size)
             continue
-        stop = start + (member.size if size is None else size)
+        name = member.name if told.name is None else told.name
+        stop = start + (member.size if told.size is None else told.size)
+        is_file = member.type in _FILES
+        if (told.is_sparse or not is_file) and (fault := _unread(name, member.type, told, at)) is not None:
+            break
         if stop > start and not source.window(stop - 1, 1).size:
             fault = f"the archive ends within the member at byte {at}; it is cut short"
             break
-        if member.type in _FILES:
-            rows.add(member.name if name is None else name, start, stop)
-        at, name, size = _behind(start, stop - start), None, None
+        if is_file:
+            fault = rows.add(name, start, stop)
+        at, told = _behind(start, stop - start), _Told()
     done = max_rows is not None and len(rows.keys) > max_rows
     return rows.made(is_whole=fault is None and not done, fault=fault)
 
@@ -138,15 +161,48 @@ def _behind(start: int, size: int) -> int:
     return start + -(-size // BLOCK) * BLOCK
 
 
-def _extended(told: bytes, name: str | None, size: int | None) -> tuple[str | None, int | None]:
-    """Returns the name and the size that an extended header of POSIX tells."""
+def _no_header(block: bytes, at: int, error: tarfile.HeaderError) -> str:
+    """Returns the fault of an archive without a header where one is due."""
+    ending = ending_of(block) if at == 0 else None
+    if ending is not None:
+        return f"the file is compressed, and its name does not say so: let the name end in .tar{ending}"
+    return (
+        f"neither a member nor the end mark is at byte {at} ({error}); the archive is cut short, or is no tar"
+    )
+
+
+def _unread(name: str, type: bytes, told: _Told, at: int) -> str | None:
+    """Returns the fault of a member that has data in a form that is not read; None if it has none."""
+    if told.is_sparse or type == tarfile.GNUTYPE_SPARSE:
+        return (
+            f"the member {name!r} at byte {at} is sparse: the archive has a map of its zeros in place of them; write the "
+            "archive without --sparse"
+        )
+    if type == tarfile.LNKTYPE and _NAME.fullmatch(name):
+        return (
+            f"the member {name!r} at byte {at} is a hard link: its bytes are those of another member; write the archive with "
+            "--hard-dereference, or by tarfile with dereference=True"
+        )
+    return None
+
+
+def _extended(type: bytes, text: bytes, told: _Told) -> _Told:
+    """Returns what is told of a member, with the text of one more header."""
+    if type == tarfile.GNUTYPE_LONGLINK:
+        return told
+    if type == tarfile.GNUTYPE_LONGNAME:
+        return told._replace(name=text.rstrip(b"\0").decode("utf-8", "surrogateescape"))
+    records: dict[bytes, bytes] = {}
     at = 0
-    while (found := _LENGTH.match(told, at)) is not None and int(found[1]) > 0:
-        record = told[at : at + int(found[1])]
+    while (found := _LENGTH.match(text, at)) is not None and int(found[1]) > 0:
+        record = text[at : at + int(found[1])]
         kind, _, value = record[len(found[0]) :].rstrip(b"\n").partition(b"=")
-        if kind == b"path":
-            name = value.decode("utf-8", "surrogateescape")
-        elif kind == b"size" and value.isdigit():
-            size = int(value)
+        records[kind] = value
         at += int(found[1])
-    return name, size
+    name = records.get(b"GNU.sparse.name", records.get(b"path"))
+    size = records.get(b"size", b"")
+    return _Told(
+        told.name if name is None else name.decode("utf-8", "surrogateescape"),
+        int(size) if size.isdigit() else told.size,
+        told.is_sparse or any(kind.startswith(b"GNU.sparse.") for kind in records),
+    )

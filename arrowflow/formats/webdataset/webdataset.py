@@ -19,7 +19,7 @@ from arrowflow.errors import SchemaError, SourceError
 from arrowflow.formats.borders import split_borders
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.text.blocks import Source, as_bytes, opened, opened_bytes, streamed
-from arrowflow.formats.text.codings import UTF8, is_stream, with_codecs
+from arrowflow.formats.text.codings import CODECS_OF_TAR, UTF8, is_stream, with_codecs
 from arrowflow.formats.text.scan import Bytes
 from arrowflow.formats.types import conform
 from arrowflow.formats.webdataset.members import KEY, Members, walk
@@ -31,8 +31,8 @@ SPLIT_BYTES: Final = 4 << 20
 SPLIT_ROWS: Final = 1 << 10
 """A split ends at so many bytes, or rows: some ms of copying."""
 
-SAMPLE_ROWS: Final = 1 << 10
-"""Rows of the first shard that tell the columns."""
+GLANCE_ROWS: Final = 1 << 10
+"""Rows of a shard that are looked at when a plan is bound, if the columns are known."""
 
 _TYPES: Final = {
     **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), pa.int64()),
@@ -77,7 +77,7 @@ class WebdatasetFormat(Format):
 
     name: ClassVar[str] = "webdataset"
     part: ClassVar[str] = "run of rows"
-    suffixes: ClassVar[tuple[str, ...]] = with_codecs(".tar")
+    suffixes: ClassVar[tuple[str, ...]] = (*with_codecs(".tar"), *CODECS_OF_TAR)
 
     types: pa.Schema | None = field(default=None, compare=False)
 
@@ -100,8 +100,8 @@ class WebdatasetFormat(Format):
         return self._footer(store, file, None)
 
     def footer_sample(self, store: Store, file: File) -> Footer:
-        """See `Untyped.footer_sample`."""
-        return self._footer(store, file, SAMPLE_ROWS)
+        """See `Untyped.footer_sample`; any row may have a column that no other one has, so all of them tell the columns."""
+        return self._footer(store, file, None if self.types is None else GLANCE_ROWS)
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
         """See `Untyped.holds`."""

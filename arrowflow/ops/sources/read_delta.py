@@ -16,15 +16,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, SourceError
+from arrowflow.errors import ArrowflowError, PlanError, SourceError
 from arrowflow.formats.types import decoded_schema
 from arrowflow.lazy import compute as pc
 from arrowflow.ops.sources.files.file_scan import FileStatistics
@@ -41,6 +43,9 @@ _FEATURES: Final = frozenset(("deletionVectors", "timestampNtz", "v2Checkpoint",
 _BOUNDED: Final = (pa.types.is_integer, pa.types.is_date32, pa.types.is_boolean, pa.types.is_timestamp)
 _CUT_MICROSECONDS: Final = 1_000
 """Moments in the log are cut to milliseconds, in the unit of all moments of tables: microseconds."""
+
+_STACK: Final = re.compile(r"\n\s+0: .*", re.DOTALL)
+"""The stack trace of `deltalake`, which ends its messages."""
 
 _BY_HAND: Final = "read it by another engine, such as `af.from_arrow(duckdb.sql(\"FROM delta_scan('…')\"))`"
 
@@ -75,7 +80,7 @@ class ReadDelta(Read):
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns also the version, so that a state of another one is refused."""
-        return {**Read.arguments(self), "version": self.version}
+        return {"version": self.version, **Read.arguments(self)}
 
     def identity(self) -> dict[str, Any]:
         found = Read.identity(self)
@@ -123,15 +128,15 @@ class _Log:
             PlanError: The table needs more than reading its current files.
         """
         delta = optional("deltalake", user=ReadDelta.name, extra="delta")
+        client = dict(options or {}) or None
         try:
-            found = delta.DeltaTable(table, version=version, storage_options=dict(options or {}) or None)
+            found = delta.DeltaTable(table, version=version, storage_options=client)
             protocol, metadata = found.protocol(), found.metadata()
             actions = _table(found.get_add_actions(flatten=False))
         except Exception as error:
-            text = without_secrets(str(error), Settings(options or {}))
-            raise SourceError(f"the log of the table cannot be read: {text}").locate(
-                operator=ReadDelta.name, file=table
-            ) from error
+            text = _STACK.sub("", without_secrets(str(error), Settings(options or {})))
+            known = [] if version is None else _versions(delta, table, client)
+            raise _refusal(table, version, known, text).locate(operator=ReadDelta.name, file=table) from error
         _check(table, found, protocol, metadata)
         schema = decoded_schema(pa.schema(found.schema().to_arrow()).remove_metadata())
         paths = [_path(found.table_uri, path) for path in actions.column("path").to_pylist()]
@@ -197,7 +202,36 @@ def _path(root: str, path: str) -> str:
     path = unquote(path)
     if "://" in path or path.startswith("/"):
         return path
-    return posixpath.join(root.removeprefix("file://"), path)
+    return posixpath.join(unquote(root.removeprefix("file://")) if root.startswith("file://") else root, path)
+
+
+def _versions(delta: Any, table: str, client: dict[str, str] | None) -> list[int]:
+    """Returns the versions that the log tells of, from the first on; none if it cannot be read."""
+    try:
+        return sorted(each["version"] for each in delta.DeltaTable(table, storage_options=client).history())
+    except Exception:  # noqa: BLE001  # the error before it tells more
+        return []
+
+
+def _refusal(table: str, version: int | None, known: Sequence[int], text: str) -> ArrowflowError:
+    """Returns the error for a log that `deltalake` does not read.
+
+    Args:
+        table: The folder of the table, or its URL.
+        version: The version to read, if any is named.
+        known: The versions that there are, if they matter.
+        text: The words of `deltalake`.
+    """
+    if known and version not in known:
+        return SourceError(f"there is no version {version}; there are {known[0]} to {known[-1]}")
+    if "Unsupported: " in text:
+        return PlanError(
+            f"`deltalake` does not know what the table needs: {text}; install a newer `deltalake` if there is one, or read the "
+            "table by the engine that wrote it, and give its rows to `af.from_arrow`"
+        )
+    if unquote(table) != table and Path(table).is_dir():
+        text += "; `deltalake` cannot open folders with percent codes such as %20 in their names, so rename the folder"
+    return SourceError(f"the log of the table cannot be read: {text}")
 
 
 def _check(table: str, found: Any, protocol: Any, metadata: Any) -> None:

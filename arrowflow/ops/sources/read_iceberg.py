@@ -1,12 +1,13 @@
 """`read_iceberg`: the rows of one snapshot of an Apache Iceberg table, by the reader of Parquet.
 
 The package `pyiceberg` reads the metadata: it tells which files are current, their schema, and the values of partitions. The rows
-come by `Read`, so order, pruning, budgets, ranks and resume are those of `read_parquet`. Four decisions matter.
+come by `Read`, so order, pruning, budgets, ranks and resume are those of `read_parquet`. Five decisions matter.
 
 * **The snapshot is fixed when the dataset is bound**, and a state holds it. A state of another snapshot is refused.
 * **Files are in the order of their paths**, whatever the order of the manifests is.
 * **Columns are found by name.** Iceberg finds them by number, so a table whose names once stood for other numbers is refused.
   Columns that were added or dropped are fine.
+* **Files tell the values of doubles.** Some writers round them to 32 bits in the partition of a file.
 * **A table that asks for more than this is refused by name**: delete files, defaults, files of ORC and Avro.
 """
 
@@ -64,7 +65,7 @@ class ReadIceberg(Read):
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns also the snapshot, so that a state of another one is refused."""
-        return {**Read.arguments(self), "snapshot": self.snapshot}
+        return {"snapshot": self.snapshot, **Read.arguments(self)}
 
     def identity(self) -> dict[str, Any]:
         found = Read.identity(self)
@@ -98,6 +99,7 @@ class _Snapshot:
         names: The name of each column by its number in the table.
         files: The data files, as `pyiceberg` describes them, in the order of their paths.
         specs: How each file's rows are partitioned, by the number in the file.
+        io: The client that opens files.
     """
 
     number: int | None
@@ -105,6 +107,7 @@ class _Snapshot:
     names: Mapping[int, str]
     files: Sequence[Any]
     specs: Mapping[int, Any]
+    io: Any
 
     @classmethod
     def of(cls, table: str, snapshot: int | None, properties: Mapping[str, str]) -> _Snapshot:
@@ -140,7 +143,7 @@ class _Snapshot:
             raise PlanError(f"{text}; {_BY_HAND}").locate(operator=ReadIceberg.name, file=table)
         names = {field.field_id: field.name for field in columns.fields}
         number = None if current is None else current.snapshot_id
-        return cls(number, schema, names, [task.file for task in tasks], metadata.specs())
+        return cls(number, schema, names, [task.file for task in tasks], metadata.specs(), found.io)
 
     def partitions(self) -> Partitions | None:
         """Returns the columns whose value each file's metadata have.
@@ -154,8 +157,8 @@ class _Snapshot:
             for number in places:
                 if number not in everywhere and number not in (file.value_counts or {}):
                     raise PlanError(
-                        f"the metadata do not say that the file has the column {self.names[number]!r}, by which only some "
-                        f"files are partitioned; {_BY_HAND}"
+                        f"the metadata do not say that the file has the column {self.names[number]!r}, which only some "
+                        f"files take from their partitions; {_BY_HAND}"
                     ).locate(operator=ReadIceberg.name, file=file.file_path)
         if not everywhere:
             return None
@@ -169,13 +172,33 @@ class _Snapshot:
         return dataclasses.replace(found, also_held=frozenset(found.names))
 
     def _places(self, file: Any) -> dict[int, int]:
-        """Returns where the partition of a file has the values of whole columns."""
+        """Returns where the partition of a file has the values of whole columns, as exact as the file would."""
         fields = enumerate(self.specs[file.spec_id].fields)
         return {
             field.source_id: place
             for place, field in fields
-            if str(field.transform) == "identity" and field.source_id in self.names
+            if str(field.transform) == "identity"
+            and field.source_id in self.names
+            and not (self._may_be_rounded(field.source_id) and self._holds(file, field.source_id))
         }
+
+    def _may_be_rounded(self, number: int) -> bool:
+        """Returns whether partitions may have 32 bits of a column of 64; `pyiceberg` 0.12 writes them so."""
+        return bool(pa.types.is_float64(self.schema.field(self.names[number]).type))
+
+    def _holds(self, file: Any, number: int) -> bool:
+        """Returns whether a file has a column; opens the file if the metadata do not tell."""
+        if number in (file.value_counts or {}):
+            return True
+        parquet = optional("pyarrow.parquet", user=ReadIceberg.name, extra="iceberg")
+        try:
+            with self.io.new_input(file.file_path).open() as opened:
+                return self.names[number] in parquet.read_schema(opened).names
+        except Exception as error:
+            text = without_secrets(str(error), Settings(self.io.properties))
+            raise SourceError(f"the columns of the file cannot be read: {text}").locate(
+                operator=ReadIceberg.name, file=file.file_path
+            ) from error
 
 
 def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:

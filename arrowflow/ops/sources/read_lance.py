@@ -14,6 +14,7 @@ Four decisions matter.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ SPLIT_BYTES: Final = 16 << 20
 one scan of all rows; those of 4 MiB 0.6 to 0.7 times."""
 
 _BLOB: Final = b"lance-encoding:blob"
+
+_LINE_OF_CODE: Final = re.compile(r"(, *)?[^\s,]*\.rs:\d+:\d+")
+"""A place in the code of `lance`, which its messages name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +298,7 @@ def _located(node: ReadLance) -> Iterator[None]:
     except ArrowflowError as error:
         raise error.locate(operator=node.name, file=node.table) from error.__cause__
     except Exception as error:
-        text = without_secrets(str(error), Settings(node.client or {}))
+        text = _LINE_OF_CODE.sub("", without_secrets(str(error), Settings(node.client or {})))
         raise SourceError(f"the dataset cannot be read: {text}").locate(
             operator=node.name, file=node.table
         ) from error

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
+import os
 import random
+import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +161,155 @@ def test_archives_that_are_none(tmp_path: Path) -> None:
     refused(af.SourceError, lambda: read(path).to_table(), "two members for column 'x' of the key 'a'")
     write_tar(path, [])
     refused(af.SourceError, lambda: read(path).to_table(), "no members called key.column")
+
+
+def packed_zst(data: bytes) -> bytes:
+    return pa.compress(data, "zstd", asbytes=True)
+
+
+PACKED = [
+    ("gz", gzip.compress),
+    ("bz2", bz2.compress),
+    ("xz", lzma.compress),
+    ("zst", packed_zst),
+]
+
+
+@pytest.mark.parametrize(("ending", "pack"), PACKED)
+def test_a_compressed_archive_whose_name_does_not_say_so(
+    tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]
+) -> None:
+    path = write_tar(tmp_path / "a.tar", [("a", {"x": b"1"})])
+    path.write_bytes(pack(path.read_bytes()))
+    words = ["the file is compressed, and its name does not say so", f"end in .tar.{ending} "]
+    refused(af.SourceError, lambda: read(path).to_table(), *words)
+    refused(af.SourceError, lambda: read(path, schema={"x": pa.binary()}).to_table(), *words)
+
+
+@pytest.mark.parametrize(("ending", "pack"), [*PACKED, ("bz", bz2.compress)])
+def test_endings_of_one_word(tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
+    plain = write_tar(tmp_path / "a.tar", [("a", {"x": b"1"}), ("b", {"x": b"2"})])
+    packed = tmp_path / "folder" / f"a.T{ending}"
+    packed.parent.mkdir()
+    packed.write_bytes(pack(plain.read_bytes()))
+    assert read(packed.parent).to_table().equals(read(plain).to_table())
+
+
+def test_columns_are_those_of_all_rows_of_the_first_shard(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "__key__": [f"{number}" for number in range(2_000)],
+            "cls": range(2_000),
+            "txt": [None if number < 1_100 else "t" for number in range(2_000)],
+        }
+    )
+    af.from_arrow(table).write_webdataset(tmp_path / "one")
+    assert read(tmp_path / "one").to_table().combine_chunks().equals(table)
+    af.from_arrow(table).write_webdataset(tmp_path / "two", shard_rows=1_100)
+    assert read(tmp_path / "two").schema.names == ["__key__", "cls"]
+    assert read(tmp_path / "two", missing_columns="null").to_table().combine_chunks().equals(table)
+
+
+def write_odd(path: Path, type: bytes, format: int, headers: dict[str, str], name: str = "c.bin") -> Path:
+    """Writes the rows a and b, then an odd member, then the row d."""
+    with tarfile.open(path, "w", format=format) as archive:
+        for each in ("a.bin", "b.bin", name, "d.bin"):
+            member = tarfile.TarInfo(each)
+            if each == name:
+                member.type, member.linkname, member.pax_headers = type, "l" * 120, headers
+            member.size = 0 if each == name and type in (tarfile.LNKTYPE, tarfile.SYMTYPE) else 4
+            archive.addfile(member, io.BytesIO(each[0].encode() * 4))
+    return path
+
+
+ODD: dict[str, tuple[bytes, int, dict[str, str], list[str]]] = {
+    "sparse of GNU": (tarfile.GNUTYPE_SPARSE, tarfile.GNU_FORMAT, {}, ["'c.bin'", "--sparse"]),
+    "sparse 0.0": (
+        tarfile.REGTYPE,
+        tarfile.PAX_FORMAT,
+        {"GNU.sparse.size": "9", "GNU.sparse.numblocks": "1"},
+        ["'c.bin'", "--sparse"],
+    ),
+    "sparse 0.1": (
+        tarfile.REGTYPE,
+        tarfile.PAX_FORMAT,
+        {"GNU.sparse.name": "real.bin", "GNU.sparse.map": "1,4"},
+        ["'real.bin'", "--sparse"],
+    ),
+    "sparse 1.0": (
+        tarfile.REGTYPE,
+        tarfile.PAX_FORMAT,
+        {"GNU.sparse.major": "1", "GNU.sparse.name": "real.bin", "path": "./GNUSparseFile.1/real"},
+        ["'real.bin'", "--sparse"],
+    ),
+    "hard link of GNU": (tarfile.LNKTYPE, tarfile.GNU_FORMAT, {}, ["'c.bin'", "--hard-dereference"]),
+    "hard link of POSIX": (tarfile.LNKTYPE, tarfile.PAX_FORMAT, {}, ["'c.bin'", "dereference=True"]),
+}
+
+
+@pytest.mark.parametrize("odd", list(ODD))
+def test_members_that_are_not_read_are_faults(tmp_path: Path, odd: str) -> None:
+    type, format, headers, words = ODD[odd]
+    path = write_odd(tmp_path / "a.tar", type, format, headers)
+    refused(af.SourceError, lambda: read(path).to_table(), *words, str(path))
+    kept = read(path, on_error="skip").to_table()
+    assert kept.to_pylist() == [{"__key__": "a", "bin": b"aaaa"}]
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_links_without_data_are_passed_over(tmp_path: Path, format: int) -> None:
+    rows = [{"__key__": key, "bin": key.encode() * 4} for key in "abd"]
+    for type, name in ((tarfile.SYMTYPE, "c.bin"), (tarfile.LNKTYPE, "README")):
+        path = write_odd(tmp_path / "a.tar", type, format, {}, name)
+        assert read(path).to_table().to_pylist() == rows
+
+
+def test_a_long_name_of_a_hard_link(tmp_path: Path) -> None:
+    name = "long/" * 30 + "c.bin"
+    path = write_odd(tmp_path / "a.tar", tarfile.LNKTYPE, tarfile.GNU_FORMAT, {}, name)
+    refused(af.SourceError, lambda: read(path).to_table(), f"{name!r} at byte", "hard link")
+
+
+def gnu_tar(*arguments: str) -> None:
+    try:
+        told = subprocess.run(["tar", "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        told = ""
+    if "GNU tar" not in told:
+        pytest.skip("needs GNU tar")
+    subprocess.run(["tar", *arguments], check=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--format=gnu"], *(["--format=pax", f"--sparse-version={it}"] for it in ("0.0", "0.1", "1.0"))],
+)
+def test_sparse_files_of_gnu_tar(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "a.bin").write_bytes(b"A")
+    with (tmp_path / "b.bin").open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"x")
+    path, files = tmp_path / "s.tar", ["-C", str(tmp_path), "a.bin", "b.bin"]
+    gnu_tar(*options, "--sparse", "-cf", str(path), *files)
+    refused(af.SourceError, lambda: read(path).to_table(), "'b.bin' at byte", "--sparse")
+    gnu_tar(options[0], "-cf", str(path), *files)
+    assert [len(value) for value in read(path).to_table()["bin"].to_pylist()] == [1, (1 << 20) + 1]
+
+
+def test_hard_links_of_gnu_tar(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"A")
+    os.link(tmp_path / "a.bin", tmp_path / "b.bin")
+    path, files = tmp_path / "h.tar", ["-C", str(tmp_path), "a.bin", "b.bin"]
+    gnu_tar("-cf", str(path), *files)
+    refused(af.SourceError, lambda: read(path).to_table(), "'b.bin' at byte", "--hard-dereference")
+    gnu_tar("--hard-dereference", "-cf", str(path), *files)
+    assert read(path).to_table()["bin"].to_pylist() == [b"A", b"A"]
+
+
+def test_two_members_for_one_value_give_the_rows_in_front(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [(key, {"x": b"1"}) for key in ("a", "b", "b", "c")])
+    refused(af.SourceError, lambda: read(path).to_table(), "two members for column 'x' of the key 'b'")
+    assert read(path, on_error="skip").to_table().to_pylist() == [{"__key__": "a", "x": b"1"}]
+    write_tar(path, [("a", {"x": b"1"}), ("b", {"x": b"2"}), ("c", {"__KEY__": b"3"})])
+    refused(af.SourceError, lambda: read(path).to_table(), "'c.__KEY__' at byte 2048", "rename")
+    assert read(path, on_error="skip").to_table().to_pylist() == [{"__key__": "a", "x": b"1"}]

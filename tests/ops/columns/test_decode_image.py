@@ -234,6 +234,19 @@ def test_a_bad_image_has_a_name_also_where_nobody_selects_it(tmp_path: Path) -> 
     assert Path(path).name == "b.jpg"
 
 
+def test_images_are_decoded_as_they_are_read(tmp_path: Path) -> None:
+    for name in "ab":
+        path = tmp_path / name / "1.png"
+        path.parent.mkdir()
+        path.write_bytes(PNG)
+    images = af.read_images(tmp_path, labels="folder")
+    assert images.decode_image("image", (4, 6)).to_table() == (
+        af.read_images(tmp_path, labels="folder", size=(4, 6)).to_table()
+    )
+    refused(af.PlanError, lambda: af.read_images(tmp_path, size=0), "size is (height, width)")
+    refused(TypeError, lambda: af.read_files(tmp_path, size=8), "no argument 'size'")  # type: ignore[call-arg]
+
+
 def test_bytes_after_the_end_of_an_image_do_no_harm() -> None:
     found = af.from_arrow(table(JPEG + b"\0" * 9, JPEG + b"trailer")).decode_image("image", 8)
     assert found.to_table().num_rows == 2

@@ -166,6 +166,48 @@ def test_files_that_lack_the_column_of_their_partition(catalog: Any) -> None:
     assert rows(af.read_iceberg(table).filter(pl.col("day") == DAY).to_table()) == expected[:1]
 
 
+DOUBLES = pa.table({"k": [0.1, 1e300, 2.5, 1 / 3, None], "x": range(5)})
+
+
+@pytest.fixture(params=["full", "none"])
+def doubles(request: pytest.FixtureRequest, catalog: Any) -> Any:
+    """A table that is partitioned by doubles, which have 32 bits in its manifests; its metadata have counts, or none."""
+    metrics = {"write.metadata.metrics.default": request.param}
+    table = catalog.create_table("n.k", DOUBLES.schema, properties=metrics)
+    with table.update_spec() as spec:
+        spec.add_identity("k")
+    table.append(DOUBLES)
+    assert any(task.file.value_counts for task in table.scan().plan_files()) == (request.param == "full")
+    return table
+
+
+def test_partitions_of_doubles_have_the_values_of_the_files(doubles: Any) -> None:
+    ds = af.read_iceberg(doubles)
+    found, theirs = (pl.DataFrame(each).sort("x") for each in (ds.to_table(), doubles.scan().to_arrow()))
+    assert found.equals(theirs) and found.equals(pl.DataFrame(DOUBLES))
+    for row, value in enumerate(DOUBLES["k"].to_pylist()[:4]):
+        assert ds.filter(pl.col("k") == value).to_table()["x"].to_pylist() == [row]
+    assert ds.filter(pl.col("k").is_null()).to_table()["x"].to_pylist() == [4]
+    assert sorted(ds.filter(pl.col("k") > 1).to_table()["x"].to_pylist()) == [1, 2]
+
+
+def test_files_that_lack_their_double_have_that_of_the_partition(
+    doubles: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.manifest import DataFile
+
+    monkeypatch.setattr(DataFile, "value_counts", None)
+    paths = [task.file.file_path.removeprefix("file://") for task in doubles.scan().plan_files()]
+    for number, path in enumerate(paths):
+        if number == 1:  # so that some have it, and one does not
+            refused(af.PlanError, lambda: af.read_iceberg(doubles).schema, "column 'k'", "only some")
+        pq.write_table(pq.ParquetFile(path).read().drop_columns("k"), path)
+    found = {row["x"]: row["k"] for row in af.read_iceberg(doubles).to_table().to_pylist()}
+    assert found[2] == 2.5 and found[4] is None and len(found) == 5
+    Path(max(paths)).write_bytes(b"no Parquet")
+    refused(af.SourceError, lambda: af.read_iceberg(doubles).schema, "columns of the file cannot be read")
+
+
 def test_bad_input(table: Any, tmp_path: Path) -> None:
     cases: list[tuple[type[Exception], Callable[[], object], str]] = [
         (af.SourceError, lambda: af.read_iceberg(tmp_path / "none").schema, "none"),
