@@ -119,7 +119,7 @@ def doctor(paths: Paths, format: Format = None, as_json: AsJson = False) -> None
 
 @app.command()
 def rewrite(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, folder, glob or URL.")],
+    sources: Annotated[list[str], typer.Argument(metavar="SRC…", help="Files, folders, globs or URLs.")],
     target: Annotated[str, typer.Argument(metavar="DST", help="The new folder, or its URL.")],
     to: Annotated[str, typer.Option(help="parquet, ipc, csv or json.")] = "parquet",
     group_rows: Annotated[
@@ -153,7 +153,7 @@ def rewrite(
     """
     _run(
         "rewrite",
-        source,
+        sources,
         target,
         to=to,
         group_rows=group_rows,

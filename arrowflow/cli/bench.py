@@ -36,7 +36,7 @@ class Measured:
         seconds: The time of all, from the first batch that was asked for.
         waited_seconds: The part of it that was spent in waiting for batches.
         epoch_seconds: The shortest time of a whole epoch.
-        latest: The figures of the last whole epoch; of the last one where none was whole.
+        latest: The figures of the last whole epoch; of the one with the most rows where none was whole.
         explained: The report of that epoch.
     """
 
@@ -82,7 +82,7 @@ def measure(target: Target, seconds: float, draw: Any, *, verbose: bool = False)
         with iter(target) as iterator:
             is_whole = _drain(iterator, seconds - spent, draw)
             figures: Statistics = iterator.stats()
-            if is_whole or not epochs:
+            if is_whole or latest is None or (not epochs and figures.rows >= latest.rows):
                 latest, explained = figures, iterator.explain(verbose=verbose)
         rows, batches = rows + figures.rows, batches + figures.batches
         spent, waited = spent + figures.seconds, waited + figures.waited_seconds

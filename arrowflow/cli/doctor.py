@@ -34,6 +34,8 @@ HUGE_GROUP_BYTES: Final = 256 * MIB
 """A call holds a whole row group, and its scratch."""
 TINY_FILE_BYTES: Final = MIB
 MANY_FILES: Final = 16
+LONG_BYTES: Final = 1024
+"""Writers leave out the ends of values that take kilobytes, and nobody filters by them."""
 SKEW: Final = 8
 """The largest row group against the median one."""
 NOTICED: Final = 1.1
@@ -69,7 +71,8 @@ class Finding:
 
 def run(paths: Sequence[str], *, format: str | None, as_json: bool) -> bool:
     """Shows findings, and returns whether there are any."""
-    reports = [_examined(text, source) for text, source in _sources(paths, format)]
+    options = [] if format is None else ["--format", format]
+    reports = [_examined(words + options, source) for words, source in _sources(paths, format)]
     if as_json:
         write_json(reports)
     else:
@@ -78,7 +81,8 @@ def run(paths: Sequence[str], *, format: str | None, as_json: bool) -> bool:
     return any(report["findings"] for report in reports)
 
 
-def _sources(paths: Sequence[str], format: str | None) -> Iterator[tuple[str, Read]]:
+def _sources(paths: Sequence[str], format: str | None) -> Iterator[tuple[list[str], Read]]:
+    """Yields the words that name a source on a command line, and the source."""
     if len(paths) == 1 and is_target(paths[0]) and not Path(paths[0]).exists():
         target = loaded("doctor", paths[0])
         if not isinstance(target, Dataset):
@@ -89,14 +93,13 @@ def _sources(paths: Sequence[str], format: str | None) -> Iterator[tuple[str, Re
             raise PlanError(f"doctor: {paths[0]} reads no files of columns")
         for source in found:
             given: Any = source.paths
-            one = given if isinstance(given, str | Path) else given[0] if len(given) == 1 else "SRC"
-            yield str(one), source
+            yield [str(given)] if isinstance(given, str | Path) else list(map(str, given)), source
     else:
-        yield paths[0] if len(paths) == 1 else "SRC", source_of(dataset_of("doctor", paths, format))
+        yield list(paths), source_of(dataset_of("doctor", paths, format))
 
 
-def _examined(text: str, source: Read) -> dict[str, Any]:
-    """Returns the report on a source."""
+def _examined(words: Sequence[str], source: Read) -> dict[str, Any]:
+    """Returns the report on a source, which these words name on a command line."""
     found = facts(source)
     sample = sample_of(source, found)
     findings = list(_candidates(source, found, sample))
@@ -114,13 +117,13 @@ def _examined(text: str, source: Read) -> dict[str, Any]:
         kept = [each for each in findings if each.least_gain < WORTH]
         cure, tried = _together(kept), None
     return {
-        "source": text,
+        "source": " ".join(words),
         "rows": found["rows"],
         "sample_rows": None if sample is None else sample.rows,
         "sample_seconds": tried and list(tried),
         "findings": [_as_json(each) for each in kept],
         "gain": tried and tried[0] / tried[1],
-        "cure": _command(text, cure, found) if cure else None,
+        "cure": _command(words, cure, found) if cure else None,
     }
 
 
@@ -148,7 +151,8 @@ def _of_sizes(found: Mapping[str, Any]) -> Iterator[Finding]:
     if tiny_files:
         text = f"{counted(found['files'], 'file')} of {size(files['median'])} in the median"
         yield Finding(name="tiny-files", text=text, cure={**wanted, "merge": True}, least_gain=NOTICED)
-    if not one_each and groups["median"] < TINY_GROUP_BYTES and not tiny_files:
+    can_grow = 2 * found["split_rows"]["median"] <= wanted["group_rows"]
+    if not one_each and groups["median"] < TINY_GROUP_BYTES and can_grow and not tiny_files:
         text = f"{counted(found['splits'], part)} of {counted(found['split_rows']['median'], 'row')}, {size(groups['median'])}"
         yield Finding(name="tiny-row-groups", text=text, cure=wanted, least_gain=NOTICED)
     if groups["most"] > HUGE_GROUP_BYTES:
@@ -171,7 +175,9 @@ def _of_columns(source: Read, found: Mapping[str, Any]) -> Iterator[Finding]:
     blind = [
         name
         for name, each in columns.items()
-        if each["bounds"] < 1 and is_ordered(source.schema.field(name).type)
+        if each["bounds"] < 1
+        and is_ordered(source.schema.field(name).type)
+        and each["values_bytes"] < LONG_BYTES * found["rows"]
     ]
     if blind:
         yield Finding(
@@ -241,10 +247,10 @@ def _together(findings: Sequence[Finding]) -> dict[str, Any]:
     return found
 
 
-def _command(source: str, cure: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def _command(sources: Sequence[str], cure: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Returns the command that writes what was tried on the sample: row groups, and files, that are no fault keep their size."""
     to, codec = target_of(found)
-    words = ["arrowflow", "rewrite", source, "DST"]
+    words = ["arrowflow", "rewrite", *sources, "DST"]
     if to != "parquet":
         words += ["--to", to]
     words += ["--group-rows", str(cure.get("group_rows", sound_group_rows(found)))]
@@ -278,7 +284,10 @@ def _show(report: Mapping[str, Any]) -> None:
         write_text("cure:", f"  {report['cure']}")
     if report["gain"] is not None:
         rows, (before, after) = report["sample_rows"], report["sample_seconds"]
-        speed = f"{report['gain']:.2f} times as fast" if report["gain"] >= NOTICED else "no faster to read"
+        gain = report["gain"]
+        speed = f"{gain:.2f} times as fast" if gain >= NOTICED else "no faster to read"
+        if gain * NOTICED <= 1:
+            speed = f"{1 / gain:.2f} times as slow to read"
         write_text(f"tried on {counted(rows, 'row')}: {before:.3f} s before, {after:.3f} s after, {speed}")
     elif report["sample_rows"] is None:
         write_text(

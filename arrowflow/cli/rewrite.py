@@ -43,7 +43,7 @@ _GROUP: Final = {"parquet": "row_group_rows", "ipc": "batch_rows"}
 
 
 def run(
-    source: str,
+    sources: Sequence[str],
     target: str,
     *,
     to: str,
@@ -61,7 +61,7 @@ def run(
     if to not in KINDS:
         raise PlanError(f"rewrite: --to names a format; {closest(to, KINDS, kind='formats')}")
     options = writer_options(to, group_rows, compression, partition_by)
-    read = dataset_of("rewrite", [source], format)
+    read = dataset_of("rewrite", sources, format)
     files = source_of(read)
     dataset = with_lists(read, fixed)
     rows = dataset.num_rows
@@ -69,7 +69,8 @@ def run(
         raise PlanError("rewrite: the rows of the source are not known before it is read")
     shard_rows = shard_rows or _shard_rows(files, rows, group_rows or KINDS[to].default_rows)
     place = _local(target)
-    _check_apart(source, place, files)
+    for source in sources:
+        _check_apart(source, place, files)
     writer = writer_of(
         KINDS[to],
         target,

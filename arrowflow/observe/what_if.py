@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from arrowflow.autotune.limit import Forecast, forecast
 from arrowflow.errors import PlanError, shown
@@ -14,15 +14,16 @@ TIMES: Final = (0.5, 2, 4)
 """CPU budgets that a report shows, as multiples of the run's own."""
 
 
-def predicted(statistics: Statistics, what_if: Mapping[str, int]) -> str:
+def predicted(statistics: Statistics, what_if: Any) -> str:
     """Returns the line of `explain` for other options.
 
     Raises:
         PlanError: Another option than `cpu_budget` is named, or none, or the budget is no number of cores.
     """
-    if list(what_if) != ["cpu_budget"]:
+    if not isinstance(what_if, Mapping) or list(what_if) != ["cpu_budget"]:
+        given = list(what_if) if isinstance(what_if, Mapping) else what_if
         raise PlanError(
-            f"explain: what_if takes the key 'cpu_budget' alone, got {shown(list(what_if))}; the measurements of a run say "
+            f"explain: what_if takes the key 'cpu_budget' alone, such as {{'cpu_budget': 8}}, got {shown(given)}; the measurements of a run say "
             "nothing of other options: run with them"
         )
     cores = check_size("explain", "what_if['cpu_budget']", what_if["cpu_budget"])

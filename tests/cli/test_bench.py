@@ -3,11 +3,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 import arrowflow as af
+from arrowflow.cli import bench
 
 pytestmark = pytest.mark.any_version
 
@@ -93,3 +96,25 @@ def test_a_report_without_a_folder_is_refused_before_anything_runs(job: str, run
 )
 def test_other_names_are_explained(name: str, text: str, job: str, run: Callable[..., Any]) -> None:
     assert text in run("bench", name, code=2).stderr
+
+
+class Endless:
+    """A pipeline whose first run ends just before the time is over, so that a sliver of another one follows."""
+
+    def __init__(self) -> None:
+        self.rows = iter([900, 5])
+
+    def __iter__(self) -> Any:
+        rows = next(self.rows)
+        figures = SimpleNamespace(rows=rows, batches=1, seconds=rows / 901, waited_seconds=0.0)
+        run = MagicMock()
+        run.__enter__.return_value = run
+        run.__iter__.return_value = iter(())
+        run.stats.return_value, run.explain.return_value = figures, f"of {rows} rows"
+        return run
+
+
+def test_the_report_of_an_endless_pipeline_is_of_its_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_drain", lambda iterator, seconds, draw: False)
+    found = bench.measure(Endless(), 1.0, None)  # type: ignore[arg-type]
+    assert found.explained == "of 900 rows" and found.latest.rows == 900 and found.rows == 905

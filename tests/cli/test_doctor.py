@@ -150,6 +150,46 @@ def test_the_columns_of_a_plan_count(
     }
 
 
+def test_a_layout_that_the_cure_would_make_again_is_no_finding(
+    tmp_path: Path, answer: Callable[..., Any], run: Callable[..., Any], times: Callable[[float], None]
+) -> None:
+    times(2.0)
+    (tmp_path / "in").mkdir()
+    FAULTS["tiny-row-groups"](tmp_path / "in")
+    (report,) = answer("doctor", tmp_path / "in", code=1)
+    run(*shlex.split(report["cure"].replace("DST", str(tmp_path / "out")))[1:])
+    assert answer("doctor", tmp_path / "out")[0]["findings"] == []
+
+
+def test_nobody_asks_for_the_ends_of_long_values(
+    tmp_path: Path, answer: Callable[..., Any], times: Callable[[float], None]
+) -> None:
+    times(1.0)
+    table = pa.table({"b": [bytes([number]) * 5000 for number in range(200)]})
+    whole(tmp_path, table, use_dictionary=False)
+    assert answer("doctor", tmp_path)[0]["findings"] == []
+
+
+def test_the_cure_of_several_files_of_another_ending_runs(
+    tmp_path: Path, answer: Callable[..., Any], run: Callable[..., Any], times: Callable[[float], None]
+) -> None:
+    times(2.0)
+    paths = [tmp_path / "a file.dat", tmp_path / "b.dat"]
+    for path in paths:
+        pyarrow.csv.write_csv(TABLE, path)
+    (report,) = answer("doctor", *paths, "--format", "csv", code=1)
+    run(*shlex.split(report["cure"].replace("DST", str(tmp_path / "out")))[1:])
+    assert pq.read_table(tmp_path / "out").equals(pa.concat_tables([TABLE, TABLE]).combine_chunks())
+
+
+def test_a_cure_that_is_slower_says_so(
+    tmp_path: Path, run: Callable[..., Any], times: Callable[[float], None]
+) -> None:
+    times(0.25)
+    FAULTS["no-bounds"](tmp_path)
+    assert "4.00 times as slow to read" in run("doctor", tmp_path, code=1).stdout
+
+
 @pytest.mark.slow
 def test_a_real_gain_is_measured(tmp_path: Path, run: Callable[..., Any]) -> None:
     for number in range(100):

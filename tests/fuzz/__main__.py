@@ -24,7 +24,7 @@ from tests.fuzz.watch import LAST_CASE
 
 FOLDER: Final = Path(__file__).parent
 PROCESSES: Final = 2
-OUTPUT_LINES: Final = 40
+OUTPUT_LINES: Final = 400
 
 
 @dataclass

@@ -419,7 +419,8 @@ def _pack(draw: Draw, draft: Draft) -> Draft:
     strategy: Unit = pick(draw, "documents", "tokens")
     name = {"documents": "first_fit", "tokens": "concat_then_split"}[strategy]
     packed = f'.select("tokens").pack_sequences("tokens", 8, window_rows={pick(draw, 64, 4096)}, strategy="{name}")'
-    return draft.then(f"{TOKENS}{packed}.batch({size})", size=size, kind="lists", unit=strategy)
+    made = TOKENS.replace("tokens", "some_tokens", 1) if draft.endless else TOKENS
+    return draft.then(f"{made}{packed}.batch({size})", size=size, kind="lists", unit=strategy)
 
 
 def _window(draw: Draw, draft: Draft) -> Draft:

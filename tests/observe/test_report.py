@@ -166,8 +166,9 @@ def test_another_budget_is_answered_with_rows_and_a_limit() -> None:
 @pytest.mark.parametrize(
     ("what_if", "text"),
     [
-        ({"ram_budget": 1}, r"takes the key 'cpu_budget' alone, got \['ram_budget'\]"),
-        ({}, r"alone, got \[\]"),
+        ({"ram_budget": 1}, r"takes the key 'cpu_budget' alone, .* got \['ram_budget'\]"),
+        ({}, r"alone, .* got \[\]"),
+        (5, "alone, .* got 5"),
         ({"cpu_budget": 0}, r"what_if\['cpu_budget'\] is at least 1, got 0"),
         ({"cpu_budget": "8"}, "is a whole number"),
     ],
