@@ -38,6 +38,8 @@ PACKAGES = {
     "torch": "torch",
     "torchdata": "torchdata",
     "datasets.": "datasets",
+    "import deltalake": "deltalake",
+    "import lance": "lance",
     "plot_timeline": "matplotlib",
     "PIL": "PIL",
 }

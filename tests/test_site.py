@@ -30,7 +30,7 @@ def test_each_public_name_is_in_the_reference_once() -> None:
         for name in re.findall(r"^::: arrowflow\.(\S+)$", page.read_text(encoding="utf-8"), re.M)
     ]
     methods = [f"Dataset.{name}" for name in vars(af.Dataset) if not name.startswith("_")]
-    wanted = {*af.__all__, *methods, "testing"}
+    wanted = {*af.__all__, *methods, "testing", "formats"}
     lacking, unknown = wanted.difference(shown), set(shown) - wanted
     assert not lacking and not unknown, (
         f"docs/reference: no line `::: arrowflow.…` of {lacking}; no {unknown}"

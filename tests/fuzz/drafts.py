@@ -109,7 +109,7 @@ def seeded(draw: Draw) -> str:
 
 SOURCES: Final = (
     *("numbers", "numbers", "memory", "memory", "batches", "arrays", "generator", "stream"),
-    *("parquet", "parquet", "parquet", "ipc", "csv", "json", "listed", "scanned"),
+    *("parquet", "parquet", "parquet", "ipc", "csv", "json", "orc", "avro", "listed", "scanned"),
 )
 
 
@@ -170,6 +170,7 @@ def _filter(draw: Draw, draft: Draft) -> Draft:
             '.filter(pl.col("id") % 7 != 3)',
             '.filter(pc.field("x") >= 20.0)',
             '.filter(pl.col("id") % 50 < 25)',
+            '.filter(af.hash_bucket("id", 8) != 3)',
             ".filter(keeps)",
             ".map(some, schema=SCHEMA)",
         )
@@ -187,6 +188,10 @@ def _map(draw: Draw, draft: Draft) -> Draft:
             '.map_rows(good_row, schema=SCHEMA, on_error="skip")',
         )
     )
+
+
+def _unbatch(draw: Draw, draft: Draft) -> Draft:
+    return draft.then(f".batch({pick(draw, 5, 16)}).unbatch()")
 
 
 def _noise(draw: Draw, draft: Draft) -> Draft:
@@ -358,6 +363,7 @@ STEPS: Final[dict[str, Step]] = {
     "columns": _columns,
     "filter": _filter,
     "map": _map,
+    "unbatch": _unbatch,
     "noise": _noise,
     "pieces": _pieces,
     "explode": _explode,

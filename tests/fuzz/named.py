@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
+from pyarrow import orc
 
 import arrowflow as af
 
@@ -28,7 +29,7 @@ FILES: Final[dict[str, list[list[int]]]] = {
     "large": [[300, 300], [600], [150, 250]],
 }
 """Rows of the row groups of each file."""
-KINDS: Final = ("parquet", "ipc", "csv", "json")
+KINDS: Final = ("parquet", "ipc", "csv", "json", "orc", "avro")
 _FIRST: Final = {"few": 10_000, "many": 20_000, "large": 30_000}
 _FOLDERS: Final[list[Path]] = []
 
@@ -113,6 +114,10 @@ def _write(path: Path, kind: str, whole: pa.Table, groups: list[int]) -> None:
                 ipc.write_table(part)
     elif kind == "csv":
         pa_csv.write_csv(whole, path)
+    elif kind == "orc":
+        orc.write_table(whole, path)
+    elif kind == "avro":
+        pl.DataFrame(whole).write_avro(path)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in whole.to_pylist()))
 
@@ -134,6 +139,8 @@ def _read(kind: str, path: str) -> af.Dataset:
         return af.read_parquet(path)
     if kind == "ipc":
         return af.read_ipc(path)
+    if kind in {"orc", "avro"}:
+        return af.read_orc(path) if kind == "orc" else af.read_avro(path)
     return (af.read_csv if kind == "csv" else af.read_json)(path, schema=SCHEMA)
 
 
