@@ -59,7 +59,7 @@ _SWITCH: Final = dict(
 )
 _VARIABLES: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "cpu_budget": (int, "a number of cores of at least 1"),
-    "ram_budget": (str, "a number of bytes or a text like '512MiB'"),
+    "ram_budget": (str, "a number of bytes from 1 on or a text like '512MiB'"),
     "progress": (lambda text: _SWITCH[text.lower()], "0 or 1"),
 }
 """The options that environment variables set: how a value is parsed, and what is expected."""

@@ -182,7 +182,8 @@ class PackSequences(Operator, InLanes):
             type = schema.field(name).type
             if not is_list(type) or not is_number(type.value_type):
                 raise PlanError(
-                    f"pack_sequences: expected a column of lists of numbers, {name!r} is {type}; `cast` it"
+                    f"pack_sequences: expected a column of lists of numbers, {name!r} is {type}; `cast` it, such as to "
+                    "pa.list_(pa.uint8())"
                 )
             for argument, values in ("pad_value", self.pad_values), ("bos", self.bos or ()):
                 for value in values[number : number + 1]:
