@@ -185,7 +185,7 @@ def _rewrite(source: Path, target: Path) -> None:
 
     shutil.rmtree(target, ignore_errors=True)
     rewrite.run(
-        str(source),
+        [str(source)],
         str(target),
         to="parquet",
         group_rows=GROUP_ROWS,
