@@ -77,7 +77,8 @@ def check_lists(data: Bytes, types: pa.Schema) -> None:
 def num_keys(type: pa.DataType, *, of_lists: bool = False) -> int:
     """Counts the keys of objects in a value; or only those of objects in lists."""
     if is_list(type):
-        return num_keys(type.value_type)
+        of_objects = pa.types.is_struct(type.value_type)
+        return num_keys(type.value_type, of_lists=of_lists and not of_objects)
     if not pa.types.is_struct(type):
         return int(not of_lists)
     return sum(num_keys(each.type, of_lists=of_lists) for each in type.fields)

@@ -84,4 +84,6 @@ def test_number_of_keys() -> None:
     inner = pa.struct({"a": pa.int64(), "b": pa.list_(pa.struct({"c": pa.int8(), "d": pa.int8()}))})
     assert num_keys(inner) == num_keys(pa.list_(inner), of_lists=True) == 3
     assert num_keys(inner, of_lists=True) == 2
-    assert num_keys(pa.int8(), of_lists=True) == 0
+    assert num_keys(pa.list_(pa.list_(inner)), of_lists=True) == 3
+    for plain in (pa.int8(), pa.list_(pa.int8()), pa.list_(pa.list_(pa.int8()))):
+        assert num_keys(plain) == 1 and num_keys(plain, of_lists=True) == 0
