@@ -2931,8 +2931,8 @@ class Dataset:
 
         Only the named columns are read, and a `filter` or `split` before it is honoured: fit on the training part alone.
         Nulls and NaN count as missing. Numbers count as float64, so whole numbers beyond 2^53 are rounded. The same rows in
-        the same order give the same figures to the last bit; in another order, a mean may differ in the last bit. Memory stays flat: a MiB at most
-        for each column with quantiles, and each value of a vocabulary once.
+        the same order give the same figures to the last bit; in another order, a mean may differ in the last bit. Memory
+        stays flat: a MiB at most for each column with quantiles, and each value of a vocabulary once.
 
         Args:
             mean: Columns of numbers, for `standardize` and `impute`.

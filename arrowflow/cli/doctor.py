@@ -285,9 +285,12 @@ def _show(report: Mapping[str, Any]) -> None:
     if report["gain"] is not None:
         rows, (before, after) = report["sample_rows"], report["sample_seconds"]
         gain = report["gain"]
-        speed = f"{gain:.2f} times as fast" if gain >= NOTICED else "no faster to read"
-        if gain * NOTICED <= 1:
+        if gain >= NOTICED:
+            speed = f"{gain:.2f} times as fast"
+        elif 1 / gain >= NOTICED:
             speed = f"{1 / gain:.2f} times as slow to read"
+        else:
+            speed = "no faster to read"
         write_text(f"tried on {counted(rows, 'row')}: {before:.3f} s before, {after:.3f} s after, {speed}")
     elif report["sample_rows"] is None:
         write_text(

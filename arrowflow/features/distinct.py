@@ -61,9 +61,8 @@ class Counts:
         if self.frame is not None and not self.pending:
             return self.frame
         frames = ([] if self.frame is None else [self.frame]) + self.pending
-        frames = [each for each in frames if len(each)] or frames[
-            :1
-        ]  # nothing may stand there as another type
+        # A frame without rows may have another type.
+        frames = [each for each in frames if len(each)] or frames[:1]
         counts = pl.concat(frames, how="vertical_relaxed")  # of UInt32 and Int64
         found = counts.group_by("value").agg(pl.col("count").cast(pl.Int64).sum())
         if len(found) > MOST_VALUES:
