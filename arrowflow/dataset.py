@@ -35,6 +35,7 @@ from arrowflow.cluster.to_ray import ray_dataset
 from arrowflow.delivery import EpochCounter, PassStart, RecordBatches
 from arrowflow.errors import ArrowflowError, DataError, PlanError, counted, printable, shown
 from arrowflow.executor.processes.wire import check_portable
+from arrowflow.expr.run.foreign import empty_batch
 from arrowflow.features import fit as fitting
 from arrowflow.features.feature_statistics import FeatureStatistics
 from arrowflow.features.parts import add_part, batch_rows, part_of, part_schema
@@ -66,6 +67,7 @@ from arrowflow.ops.batches.unbatch import Unbatch
 from arrowflow.ops.batches.window import Window
 from arrowflow.ops.cache.cache import Cache
 from arrowflow.ops.cache.cached import cached
+from arrowflow.ops.cache.disk_cache import DiskCache
 from arrowflow.ops.columns.cast import Cast
 from arrowflow.ops.columns.column_program import as_given, chosen_columns, given_names
 from arrowflow.ops.columns.decode_image import DecodeImage
@@ -108,11 +110,14 @@ from arrowflow.ops.rows.take import Take
 from arrowflow.ops.rows.take_while import TakeWhile
 from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
+from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.ops.sources.from_arrow import from_arrow
 from arrowflow.ops.sources.from_memory import FromMemory, from_batches
+from arrowflow.ops.sources.read_delta import ReadDelta
+from arrowflow.ops.sources.read_iceberg import ReadIceberg
 from arrowflow.options import AUTOTUNE, OnError, Options, check_flag, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
@@ -252,10 +257,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         lines = ["Dataset", *("  " + line for line in render_plan(self._plan))]
-        if self._prepared is None and self._plan.in_memory:
-            with suppress(ArrowflowError):  # told where the dataset is used
-                self._ready()
-        foreseen, prepared = self._plan.foreseen, self._prepared
+        foreseen, prepared = self._plan.foreseen, self._at_hand()
         if prepared is not None:
             lines += _shown_count(*prepared.known_count)
         if prepared is not None and prepared.bound.schema is not None:
@@ -269,12 +271,7 @@ class Dataset:
         return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        if self._prepared is None and all(
-            _is_here(node) for node in post_order(self._plan) if not node.inputs
-        ):
-            with suppress(ArrowflowError):  # told where the dataset is used
-                self._ready()
-        foreseen, prepared, schema, about = self._plan.foreseen, self._prepared, None, []
+        foreseen, prepared, schema, about = self._plan.foreseen, self._at_hand(), None, []
         if prepared is not None:
             schema, about = (
                 prepared.bound.schema,
@@ -285,6 +282,19 @@ class Dataset:
             columns = [(field.name, str(field.type)) for field in schema]
         return glance(self.diagram(), about, columns, None if schema is None else self._first_rows())
 
+    def _at_hand(self) -> run.Prepared | None:
+        """Returns the plan for `repr`: prepared if it was, or if nothing but footers of local files has to be read for it."""
+        looked_at = [
+            node for node in post_order(self._plan) if not node.inputs or isinstance(node, DiskCache)
+        ]
+        if all(_is_here(node) for node in looked_at):
+            with suppress(ArrowflowError):  # told where the dataset is used
+                prepared = self._prepared or self._ready()
+                reads = [node for node in post_order(prepared.bound) if isinstance(node, Read)]
+                if sum(len(node.files) for node in reads) <= MOST_FOOTERS:
+                    prepared.num_rows  # noqa: B018  (known from now on)
+        return self._prepared
+
     def _first_rows(self) -> pa.Table | None:
         """Returns five rows, where at most one row group has to be read for them, and no function called."""
         plan = self._plan
@@ -294,7 +304,7 @@ class Dataset:
         if not _is_here(source) or not all(isinstance(node, _ROW_BY_ROW) for node in operators):
             return None
         with suppress(ArrowflowError):
-            return Dataset(plan).with_options(Options(progress=False)).head(5)
+            return Dataset(plan).with_options(Options(progress=False)).take(5).to_table()
         return None
 
     def _ready(self, *, without_last_select: bool = False) -> run.Prepared:
@@ -1920,7 +1930,7 @@ class Dataset:
     def __contains__(self, value: object) -> NoReturn:
         raise PlanError(
             "a dataset does not look for values by `in`, which would run an epoch: filter for them, as in "
-            "ds.filter(pl.col('x') == 3).head(1).num_rows > 0"
+            "not ds.filter(pl.col('x') == 3).head(1).is_empty()"
         )
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
@@ -3023,31 +3033,33 @@ class Dataset:
             if bar is not None:
                 bar.close()
 
-    def head(self, n: int = 5) -> pa.Table:
-        """Returns the first `n` rows of epoch 0 as a `pyarrow.Table`, reading as little as possible.
+    def head(self, n: int = 5) -> pl.DataFrame:
+        """Returns the first `n` rows of epoch 0 as a data frame of Polars, reading as little as possible.
 
-        Unlike iteration it counts as no epoch. `take(n)` gives a dataset instead. `pl.DataFrame(ds.head())` prints as a
-        table.
+        Unlike iteration it counts as no epoch. `take(n)` gives a dataset instead, and `take(n).to_table()` an Arrow table
+        with the very types of the schema: a data frame holds tensors as their storage.
 
         Raises:
             PlanError: `n` is no number of rows.
+            SchemaError: Polars cannot hold the type of a column; the message says what to do.
 
         Examples:
             >>> import arrowflow as af
-            >>> af.range(100).batch(32).head(3).to_pydict()
-            {'id': [0, 1, 2]}
+            >>> af.range(100).batch(32).head(3)["id"].to_list()
+            [0, 1, 2]
         """
         wanted = check_size("head", "n", n, least=0)
-        if not self._plan.batched:
-            return self.take(wanted).to_table()
+        ds = self if self._plan.batched else self.take(wanted)
         found: list[pa.RecordBatch] = []
-        with self.to_reader() as reader:
+        with ds.to_reader() as reader:
+            as_frame = PolarsExport(reader.schema)
             while wanted > sum(batch.num_rows for batch in found):
                 batch = next(reader, None)
                 if batch is None:
                     break
                 found.append(batch)
-            return pa.Table.from_batches(found, schema=reader.schema).slice(0, wanted)
+            found = found or [empty_batch(reader.schema)]
+        return pl.concat([as_frame(batch) for batch in found]).head(wanted)
 
     def diagram(self) -> str:
         """Returns the plan as written as a picture: SVG text, in the colour of the text around it.
@@ -3098,6 +3110,9 @@ class Dataset:
 MOST_COLUMNS: Final = 100
 """The most columns that the text of a dataset shows."""
 
+MOST_FOOTERS: Final = 64
+"""The most local files whose footers the text of a dataset reads, to tell the rows."""
+
 
 def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:
     """Returns the plans of datasets.
@@ -3140,7 +3155,7 @@ def _other_than_brackets(key: object) -> str:
             )
         rest = f"ds.skip({start})" if start else "ds"
         rows = stop - start
-        return f"{text} {rest}.take({rows}) is the dataset of these rows, and {rest}.head({rows}) a table of them"
+        return f"{text} {rest}.take({rows}) is the dataset of these rows, and {rest}.head({rows}) a data frame of them"
     return (
         "a dataset has no rows by number: it is read in order, as skip(n).take(1) reads row n; for a DataLoader of "
         "PyTorch write DataLoader(ds.to_torch_dataset(), batch_size=None), or iterate over ds.to_torch() instead"
@@ -3152,12 +3167,14 @@ _ROW_BY_ROW = (Cast, Drop, Enumerate, FillNull, Rename, Select, Stack, Take, Wit
 
 
 def _is_here(source: Node) -> bool:
-    """Whether a source's columns are in memory, or in the footer of a file on this machine."""
-    if not isinstance(source, Read):
+    """Whether the columns of a source or a cache are in memory, or in the footer of a file on this machine."""
+    if not isinstance(source, Read | ListFiles):
         return source.in_memory
+    if isinstance(source, ReadDelta | ReadIceberg):
+        return False  # a log is read
     paths = [source.paths] if isinstance(source.paths, str | PathLike) else source.paths
     is_local = source.filesystem is None and not any("://" in str(path) for path in paths)
-    return is_local and source.format.name in {"parquet", "ipc"}
+    return is_local and (isinstance(source, ListFiles) or source.format.name in {"parquet", "ipc"})
 
 
 def _shown_count(rows: Count, batches: Count) -> list[str]:
@@ -3233,4 +3250,4 @@ def _in_memory(table: Any) -> pa.RecordBatch:
             )
         whole = dataset.to_table()
         plan = from_batches(whole.to_batches(), whole.schema)
-    return joined_batch(list(plan.batches) or [pa.RecordBatch.from_pylist([], schema=plan.types)], "table")
+    return joined_batch(list(plan.batches) or [empty_batch(plan.types)], "table")

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
@@ -245,6 +246,26 @@ def test_a_repr_says_what_is_known_without_reading(tmp_path: Path) -> None:
     assert ds.num_rows == 1
     assert known(ds) == ["rows", "  1", "columns", "  x: int64", "  s: string"]
     assert known(af.range(9).cache(tmp_path / "cache")) == ["columns", "  id"]
+
+
+def test_a_repr_reads_footers_of_local_files_and_nothing_else(tmp_path: Path) -> None:
+    for number in range(65):
+        pq.write_table(pa.table({"x": [number]}), tmp_path / f"{number:02}.parquet")
+    ds = af.read_parquet(tmp_path)
+    assert repr(ds).splitlines()[2:] == ["columns", "  x: int64"]  # 65 files are too many to count
+    few = [tmp_path / f"{number:02}.parquet" for number in range(64)]
+    assert repr(af.read_parquet(few).batch(10)).splitlines()[-4:] == [
+        "rows",
+        "  64 in 7 batches",
+        "columns",
+        "  x: int64",
+    ]
+    assert repr(af.read_parquet(few).filter(pl.col("x") > 3)).splitlines()[3:] == ["columns", "  x: int64"]
+    (tmp_path / "00.parquet").write_bytes(b"no footer")  # told where the dataset is used
+    assert len(repr(af.read_parquet(tmp_path)).splitlines()) == 2
+    assert repr(af.list_files(tmp_path)).splitlines()[2:4] == ["rows", "  65"]
+    for read in (af.read_parquet, af.list_files, af.read_images, af.read_delta, af.read_iceberg):
+        assert "rows" not in repr(read("s3://bucket/x.parquet"))  # no request, and no client
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -202,6 +202,8 @@ class Loader(Reported, Generic[T]):
     def peek(self) -> T:
         """Returns the batch that the next `iter()` delivers first. It counts as no epoch, and changes no state.
 
+        `to_polars().peek()` prints as a table.
+
         The run that makes the batch ends at once. A loop over the same loader may go on meanwhile. After `split_by_rank`
         the other processes need not look, too.
 

@@ -35,7 +35,7 @@ OF_DATASET: Final = _each(
         "fill_nan": '`ds.with_columns(pl.col("x").fill_nan(0))`',
         "with_row_index with_row_count": "`ds.enumerate()`",
         # rows
-        "limit": "`ds.take(n)`, or `ds.head(n)` for a table",
+        "limit": "`ds.take(n)`, or `ds.head(n)` for a data frame",
         "slice": "`ds.skip(n).take(n)`",
         "get_single_element": "`ds.head(1)`",
         "where query": '`ds.filter(pl.col("x") > 0)`',

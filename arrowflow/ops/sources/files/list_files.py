@@ -97,6 +97,11 @@ class ListFiles(DealtSource, FileSource):
         return dataclasses.replace(self, store=store, files=files, names=names).on()
 
     @property
+    def in_memory(self) -> bool:
+        """Binding lists the files."""
+        return False
+
+    @property
     def is_current(self) -> bool:
         """Whether the paths still mean these files."""
         return not lists_anew(
