@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import io
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -52,8 +54,9 @@ def _options(
 
 
 def _names(text: str) -> list[str]:
-    """Returns names with commas between them."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """Returns names with commas between them; one that has a comma itself stands in double quotes."""
+    rows = csv.reader([text], skipinitialspace=True)
+    return [name.strip() for row in rows for name in row if name.strip()]
 
 
 @app.command()
@@ -71,7 +74,8 @@ def head(
     paths: Paths,
     rows: Annotated[int, typer.Option("-n", "--rows", min=1, help="The number of rows.")] = 10,
     columns: Annotated[
-        str, typer.Option(help="Names of the columns to show, with commas between them.")
+        str,
+        typer.Option(help="Names of the columns to show, with commas between them, such as 'a,\"b, c\"'."),
     ] = "",
     where: Annotated[
         str | None,
@@ -246,5 +250,9 @@ def _run(command: str, *arguments: Any, **options: Any) -> None:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
-    typer.echo(f"arrowflow: {error}", err=True)
+    readers = importlib.import_module("arrowflow.sources.readers")
+    names = {**readers.CsvArguments.__annotations__, **readers.LineArguments.__annotations__}
+    told = re.search(rf"\b({'|'.join(names)})=", str(error))
+    hint = f"; {told[0]} is an argument of the readers in Python, no option here" if told else ""
+    typer.echo(f"arrowflow: {error}{hint}", err=True)
     raise typer.Exit(code) from None

@@ -34,7 +34,7 @@ def run(
         dataset = dataset.filter(expression_of(where))
     if columns:
         dataset = dataset.select(list(columns))
-    found = dataset.head(rows).to_pylist()
+    found = dataset.take(rows).to_table().to_pylist()
     if as_json:
         for row in found:
             write_json(row)

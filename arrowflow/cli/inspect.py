@@ -14,7 +14,10 @@ from arrowflow.cli.layout import ColumnLayout, layout_of
 from arrowflow.cli.output import size, write_json, write_table, write_text
 from arrowflow.errors import counted
 from arrowflow.formats.protocol import footer_of
+from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.read_lance import ReadLance
+from arrowflow.plan.file_source import FileSource
 from arrowflow.storage import File
 
 MAX_LAYOUTS: Final = 64
@@ -41,9 +44,24 @@ class FileFacts(NamedTuple):
 
 def run(paths: Sequence[str], *, format: str | None, as_json: bool) -> bool:
     """Shows what files hold; finds nothing to stop at."""
-    found = facts(source_of(dataset_of("inspect", paths, format)))
+    source = source_of(dataset_of("inspect", paths, format))
+    found = facts(source) if isinstance(source, Read) else _whole(source)
     write_json(found) if as_json else _show(found)
     return False
+
+
+def _whole(source: FileSource) -> dict[str, Any]:
+    """Returns what is known of whole files, and of a table that another library reads."""
+    assert isinstance(source, ListFiles | ReadLance) and source.schema is not None
+    sizes = [file.size for file in source.files] if isinstance(source, ListFiles) else None
+    return {
+        "format": source.name.removeprefix("read_"),
+        "files": len(source.files),
+        "rows": source.count_rows(()),
+        "bytes": None if sizes is None else sum(sizes),
+        "file_bytes": None if sizes is None else _spread(sizes),
+        "columns": [_column(field, None) for field in source.schema],
+    }
 
 
 def facts(source: Read) -> dict[str, Any]:
@@ -130,27 +148,29 @@ def tensor_shape(type: pa.DataType) -> tuple[int, ...]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    files = counted(found["files"], f"{found['format']} file")
-    write_text(f"{files}, {size(found['bytes'])}, {counted(found['rows'], 'row')}")
-    if found["files"] > 1:
+    files = counted(found["files"], f"{found['format'].removesuffix('s')} file")
+    known = [] if found["bytes"] is None else [size(found["bytes"])]
+    write_text(", ".join([files, *known, counted(found["rows"], "row")]))
+    if found["files"] > 1 and known:
         write_text(f"a file: {_between(found['file_bytes'], size)}")
-    if found["splits"]:
+    if found.get("splits"):
         write_text(
             f"{counted(found['splits'], str(found['split']))}: {_between(found['split_rows'], '{:,}'.format)} "
             f"row{'s' * (found['split_rows']['most'] != 1)}, "
             f"{_between(found['split_bytes'], size)} decoded"
         )
-    if found["compressed_splits"]:
+    if found.get("compressed_splits"):
         write_text(
             f"compressed: {found['compressed_splits']:,} of them, which readers cannot map into memory"
         )
-    if found["files_with_other_columns"]:
+    if found.get("files_with_other_columns"):
         write_text(
             f"{counted(found['files_with_other_columns'], 'file')} with other columns or types than the first"
         )
-    if 0 < found["files_looked_into"] < found["files"]:
+    with_layout = found.get("files_looked_into", 0)
+    if 0 < with_layout < found["files"]:
         write_text(f"the table is about {counted(found['files_looked_into'], 'file')}, evenly spread")
-    columns, with_layout = found["columns"], found["files_looked_into"]
+    columns = found["columns"]
     header = ["column", "type", "tensor"]
     if with_layout:
         header += ["codec", "encodings", "bounds", "page index", "stored", "ratio"]

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from arrowflow.caching.store.claim import claim
-from arrowflow.cli.files import dataset_of, source_of
+from arrowflow.cli.files import columns_of, dataset_of
 from arrowflow.cli.output import size, write_json, write_text
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, WriteError, closest, counted, printable
@@ -62,7 +62,7 @@ def run(
         raise PlanError(f"rewrite: --to names a format; {closest(to, KINDS, kind='formats')}")
     options = writer_options(to, group_rows, compression, partition_by)
     read = dataset_of("rewrite", sources, format)
-    files = source_of(read)
+    files = columns_of("rewrite", read)
     dataset = with_lists(read, fixed)
     rows = dataset.num_rows
     if not isinstance(rows, int):

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
+import pyarrow.compute as pc
+
 from arrowflow.cli.rewrite import with_lists, writer_options
 from arrowflow.clock import WallClock
 from arrowflow.dataset import Dataset
@@ -49,17 +52,33 @@ class Sample:
     to: str
     compression: str
 
-    def compared(self, after: Dataset) -> tuple[float, float]:
+    def compared(self, after: Dataset, *, above: tuple[str, Any] | None = None) -> tuple[float, float]:
         """Returns the shortest times of an epoch before and after, planning included.
 
         Both are read in turns, so that other work on the machine meets both.
+
+        Args:
+            after: The rows in another layout.
+            above: A column and its least value in the rows to read; None for all rows.
         """
+        before = self.dataset
+        if above is not None:
+            wanted = pl.col(above[0]) >= pl.lit(above[1])
+            before, after = before.filter(wanted), after.filter(wanted)
         times: list[tuple[float, float]] = []
         began = _CLOCK.now()
         while len(times) < LEAST_TURNS or (len(times) < MOST_TURNS and _CLOCK.now() - began < SECONDS):
-            times.append((self._epoch(self.dataset), self._epoch(after)))
-        before, later = (min(each) for each in zip(*times, strict=True))
-        return before, later
+            times.append((self._epoch(before), self._epoch(after)))
+        least_before, least_after = (min(each) for each in zip(*times, strict=True))
+        return least_before, least_after
+
+    def greatest_tenth(self, name: str) -> Any:
+        """Returns the least value of the tenth of rows with the greatest values of a column; None where all are null."""
+        values = self.dataset.select(name).to_table()[name].drop_null()
+        if not len(values):
+            return None
+        last = pc.select_k_unstable(values, len(values) // 10 + 1, [("", "descending")])[-1]
+        return values[last.as_py()].as_py()
 
     def _epoch(self, dataset: Dataset) -> float:
         began = _CLOCK.now()

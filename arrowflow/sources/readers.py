@@ -22,7 +22,7 @@ from arrowflow.ops.sources.files.partitions import check_partitioning
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import AUTOTUNE, OnError, check_choice, check_flag, parallel_calls, with_arguments
-from arrowflow.storage import place_of, table_reader
+from arrowflow.storage import lake_of, place_of
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -133,8 +133,8 @@ def _format_of(format: object, paths: Any) -> Format:
         for name, known in FORMATS.items()
         if file.endswith((f".{name}", *filter(None, known.suffixes)))
     ]
-    table = table_reader(str(given))
-    way = f"; write `{table}`" if table else _other_way(PurePath(file).suffix.removeprefix("."))
+    lake = lake_of(str(given))
+    way = f"; write `{lake[1]}`" if lake else _other_way(PurePath(file).suffix.removeprefix("."))
     raise PlanError(
         f"read: format= names the format of the files, one of {', '.join(known_names())}{own[0] if own else way}"
     )

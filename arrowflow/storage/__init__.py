@@ -8,7 +8,7 @@ from arrowflow.storage.clients import CONNECTIONS, forget_listings
 from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
-from arrowflow.storage.listing import table_reader
+from arrowflow.storage.listing import lake_of
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
 from arrowflow.storage.objects import Objects
 from arrowflow.storage.requests import Requests
@@ -39,6 +39,7 @@ __all__ = [
     "is_chained",
     "is_link",
     "is_of_client",
+    "lake_of",
     "lists_anew",
     "local_path",
     "locate",
@@ -48,7 +49,6 @@ __all__ = [
     "resolve",
     "shown_paths",
     "storage_failure",
-    "table_reader",
     "told_stamp",
     "without_secrets",
     "wrong_settings",

@@ -35,14 +35,14 @@ _LAKES: Final = {
 _ICEBERG: Final = ".metadata.json"
 
 
-def table_reader(folder: str) -> str | None:
-    """Returns the call that reads a local folder, if that is a table of Delta Lake, Hudi, Lance or Iceberg."""
+def lake_of(folder: str) -> tuple[str, str] | None:
+    """Returns the lake, if a local folder is a table of Delta Lake, Hudi, Lance or Iceberg, and the call that reads it."""
 
     def has(log: str) -> bool:
         place = Path(folder, log)
         return place.is_dir() and (log != "metadata" or any(place.glob("*" + _ICEBERG)))
 
-    return next((reader for log, (_, reader) in _LAKES.items() if has(log)), None)
+    return next((lake for log, lake in _LAKES.items() if has(log)), None)
 
 
 def as_files(filesystem: Any, listed: list[tuple[Any, int | None]]) -> tuple[File, ...]:
@@ -126,7 +126,8 @@ def _directory(filesystem: Any, path: str, suffixes: tuple[str, ...], operator: 
     found = [info for info in listed if info.path.lower().endswith(suffixes)]
     if not found:
         others = f"; it has {len(listed)} other files, a glob such as '*' takes them" if listed else ""
-        text = f"the directory has no {' or '.join(suffixes)} files{others}"
+        kinds = " or ".join(filter(None, suffixes))
+        text = f"the directory has no {kinds} files{others}" if kinds else "the directory has no files"
         raise SourceError(text).locate(operator=operator, file=path)
     return found
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 import pytest
 
+import arrowflow as af
 from arrowflow.cli import doctor
 from arrowflow.cli.samples import Sample
 
@@ -59,7 +61,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets how many times as fast a sample is after its cure."""
 
     def set(gain: float) -> None:
-        monkeypatch.setattr(Sample, "compared", lambda self, after: (gain, 1.0))
+        monkeypatch.setattr(Sample, "compared", lambda self, after, above=None: (gain, 1.0))
 
     monkeypatch.setattr(doctor, "HUGE_GROUP_BYTES", 1 << 60)
     monkeypatch.setattr(doctor, "TINY_GROUP_BYTES", 8 << 10)
@@ -188,6 +190,30 @@ def test_a_cure_that_is_slower_says_so(
     times(0.25)
     FAULTS["no-bounds"](tmp_path)
     assert "4.00 times as slow to read" in run("doctor", tmp_path, code=1).stdout
+
+
+def test_what_bounds_gain_is_measured_with_a_filter(
+    tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def compared(self: Sample, after: af.Dataset, *, above: Any = None) -> tuple[float, float]:
+        asked.append(above)
+        rows = after if above is None else after.filter(pl.col(above[0]) >= above[1])
+        assert rows.to_table().num_rows == (
+            ROWS if above is None else {"x": ROWS // 10 + 1, "n": 1}[above[0]]
+        )
+        return (1.0, 1.0) if above is None else (3.0, 1.0 if above[0] == "n" else 2.0)
+
+    monkeypatch.setattr(Sample, "compared", compared)
+    table = TABLE.set_column(1, "n", pa.array([None] * (ROWS - 1) + [7], pa.int64()))
+    whole(tmp_path, table.append_column("none", pa.nulls(ROWS, pa.int64())), write_statistics=False)
+    (finding,) = answer("doctor", tmp_path, code=1)[0]["findings"]
+    assert (finding["name"], finding["gain"], finding["filtered_gain"]) == ("no-bounds", 1.0, 3.0)
+    assert [above and above[0] for above in asked] == [None, "x", "n", None]
+    assert (
+        "a filter for a tenth of the rows runs 3.00 times as fast" in run("doctor", tmp_path, code=1).stdout
+    )
 
 
 @pytest.mark.slow

@@ -47,6 +47,22 @@ def test_where_means_what_sql_means(where: str, file: Path, run: Callable[..., A
     assert [json.loads(line) for line in lines] == wanted.to_dicts()
 
 
+def test_names_with_commas_stand_in_quotes(tmp_path: Path, run: Callable[..., Any]) -> None:
+    file = tmp_path / "rows.parquet"
+    pl.DataFrame({"a": [1], "b, c": [2], "d": [3]}).write_parquet(file)
+    found = json.loads(run("head", file, "--json", "--columns", 'd, "b, c"').stdout)
+    assert found == {"d": 3, "b, c": 2}
+
+
+def test_advice_for_readers_says_that_it_is_of_python(tmp_path: Path, run: Callable[..., Any]) -> None:
+    for number, names in enumerate(("ab", "a")):
+        pl.DataFrame({name: [1] for name in names}).write_parquet(tmp_path / f"{number}.parquet")
+    error = run("head", tmp_path, code=1).stderr
+    assert "missing_columns='null'" in error
+    assert error.endswith("missing_columns= is an argument of the readers in Python, no option here\n")
+    assert "Python" not in run("head", tmp_path / "none.parquet", code=1).stderr
+
+
 def test_json_has_dates_and_bytes_as_texts(file: Path, run: Callable[..., Any]) -> None:
     first, second = map(json.loads, run("head", file, "-n", 2, "--json").stdout.splitlines())
     assert first["day"] == "2024-01-01"

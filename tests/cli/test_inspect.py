@@ -91,6 +91,47 @@ def test_a_format_that_nothing_tells_is_asked_for(tmp_path: Path, run: Callable[
     assert "1,000 rows" in run("inspect", tmp_path / "data", "--format", "parquet").stdout
 
 
+def test_files_whose_ending_tells_nothing_stand_beside_data(
+    tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any]
+) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    (tmp_path / "README.md").write_text("What it is.")
+    assert answer("inspect", tmp_path)["rows"] == 1000
+    (tmp_path / "a.parquet").rename(tmp_path / "a.tfrecord-00000-of-00001")
+    error = run("inspect", tmp_path, code=2).stderr
+    assert "--format names the format" in error and "tfrecord" in error
+    (tmp_path / "empty").mkdir()
+    assert "the directory has no files (" in run("inspect", tmp_path / "empty", code=1).stderr
+
+
+def test_folders_of_images(tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any]) -> None:
+    for name, size in (("cat/a.jpg", 3), ("dog/b.png", 5)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(bytes(size))
+    (tmp_path / "LICENSE").write_text("free")
+    found = answer("inspect", tmp_path)
+    assert (found["format"], found["files"], found["rows"], found["bytes"]) == ("images", 2, 2, 8)
+    assert [column["name"] for column in found["columns"]] == ["path", "image"]
+    assert answer("inspect", tmp_path, "--format", "images") == found
+    assert run("inspect", tmp_path).stdout.startswith("2 image files, 8 B, 2 rows\na file: 3 B to 5 B")
+    assert run("head", tmp_path, "-n", 1).stdout.splitlines()[-1].split()[-2:] == ["3", "bytes"]
+    for command in (("doctor", tmp_path), ("rewrite", tmp_path, tmp_path / "new")):
+        assert "read_images reads no files of Parquet" in run(*command, code=2).stderr
+
+
+def test_tables_of_lance(tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any]) -> None:
+    lance = pytest.importorskip("lance")
+    written = lance.write_dataset(TABLE, tmp_path / "table")
+    written.delete("x < 100")
+    found = answer("inspect", tmp_path / "table")
+    assert (found["format"], found["rows"], found["bytes"]) == ("lance", 900, None)
+    assert [column["name"] for column in found["columns"]] == TABLE.column_names
+    assert answer("inspect", tmp_path / "table", "--format", "lance") == found
+    assert run("inspect", tmp_path / "table").stdout.splitlines()[0].endswith(" 900 rows")
+    two = run("inspect", tmp_path / "table", tmp_path / "table", "--format", "lance", code=2).stderr
+    assert "a table of Lance is one folder, got 2 paths" in two
+
+
 def test_failures_are_one_line_and_a_code(tmp_path: Path, run: Callable[..., Any]) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"no Parquet")
     for path in (tmp_path / "bad.parquet", tmp_path / "none.parquet"):
