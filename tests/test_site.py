@@ -53,7 +53,7 @@ def test_links_that_lead_to_the_repository_lead_to_files_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/index.md"}), ids=lambda page: page.stem
+    "page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT / "docs"))
 )
 def test_each_page_says_first_whom_it_is_for(page: Path) -> None:
     _, _, text = page.read_text(encoding="utf-8").partition("\n\n")
