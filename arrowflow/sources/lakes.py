@@ -79,9 +79,10 @@ def read_iceberg(
     """Reads one snapshot of an Apache Iceberg table, row group by row group, in the order of the paths of its files.
 
     The package `pyiceberg` (extra `iceberg`) reads the metadata. Columns are those of the snapshot; of a file that is older
-    than a column the values are null. Filters and columns are pushed down as of `read_parquet`. Where the table is partitioned
-    by a column itself, files that a filter rules out are not opened. The snapshot is fixed when the dataset is bound. A state
-    holds it, and goes on with the same snapshot alone: give `snapshot=` where the table grows meanwhile.
+    than a column the values are null. Filters and columns are pushed down as of `read_parquet`. Files are not opened
+    where a partition by a column itself, or the bounds in the manifests, rule them out: bounds of integers, dates, booleans and
+    times. The snapshot is fixed when the dataset is bound. A state holds it, and goes on with the same snapshot alone: give
+    `snapshot=` where the table grows meanwhile.
 
     Args:
         table: A table that `pyiceberg` loaded, the path of a `metadata.json`, or a folder with `metadata/version-hint.text`.

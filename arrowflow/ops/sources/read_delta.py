@@ -29,7 +29,7 @@ import pyarrow as pa
 from arrowflow.errors import ArrowflowError, PlanError, SourceError
 from arrowflow.formats.types import decoded_schema
 from arrowflow.lazy import compute as pc
-from arrowflow.ops.sources.files.file_scan import FileStatistics
+from arrowflow.ops.sources.files.file_scan import FileStatistics, has_exact_bounds
 from arrowflow.ops.sources.files.partitions import Partitions, as_stored
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import from_batches
@@ -40,7 +40,6 @@ from arrowflow.storage.settings import Settings, without_secrets
 _FEATURES: Final = frozenset(("deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features that a reader of the current files need not know, or that are looked at."""
 
-_BOUNDED: Final = (pa.types.is_integer, pa.types.is_date32, pa.types.is_boolean, pa.types.is_timestamp)
 _CUT_MICROSECONDS: Final = 1_000
 """Moments in the log are cut to milliseconds, in the unit of all moments of tables: microseconds."""
 
@@ -191,7 +190,7 @@ def _bounds(values: pa.Array | None, type: pa.DataType, cut: int, count: int) ->
         cut: What has to be added to a moment.
         count: The number of files.
     """
-    if values is None or not any(test(type) for test in _BOUNDED):
+    if values is None or not has_exact_bounds(type):
         return pa.nulls(count)
     stored = as_stored(values.cast(type))
     return pc.add(stored, cut) if pa.types.is_timestamp(type) else stored

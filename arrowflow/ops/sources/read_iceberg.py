@@ -1,12 +1,13 @@
 """`read_iceberg`: the rows of one snapshot of an Apache Iceberg table, by the reader of Parquet.
 
 The package `pyiceberg` reads the metadata: it tells which files are current, their schema, and the values of partitions. The rows
-come by `Read`, so order, pruning, budgets, ranks and resume are those of `read_parquet`. Five decisions matter.
+come by `Read`, so order, pruning, budgets, ranks and resume are those of `read_parquet`. Six decisions matter.
 
 * **The snapshot is fixed when the dataset is bound**, and a state holds it. A state of another snapshot is refused.
 * **Files are in the order of their paths**, whatever the order of the manifests is.
 * **Columns are found by name.** Iceberg finds them by number, so a table whose names once stood for other numbers is refused.
   Columns that were added or dropped are fine.
+* **The manifests' bounds rule files out before they are opened**: of integers, dates, booleans and times, and numbers of nulls.
 * **Files tell the values of doubles.** Some writers round them to 32 bits in the partition of a file.
 * **A table that asks for more than this is refused by name**: delete files, defaults, files of ORC and Avro.
 """
@@ -23,6 +24,7 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError
 from arrowflow.formats.types import decoded_schema
+from arrowflow.ops.sources.files.file_scan import FileStatistics, has_exact_bounds
 from arrowflow.ops.sources.files.partitions import Partitions
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import from_batches
@@ -85,8 +87,8 @@ class ReadIceberg(Read):
             target=found.schema,
         )
         bound: Any = Read.bind(named, inputs, context)
-        partitions = found.partitions()
-        return bound if partitions is None else dataclasses.replace(bound, partitions=partitions).on()
+        partitions, statistics = found.partitions(), found.statistics()
+        return dataclasses.replace(bound, partitions=partitions, statistics=statistics).on()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,21 @@ class _Snapshot:
         found = Partitions.of(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
         return dataclasses.replace(found, also_held=frozenset(found.names))
 
+    def statistics(self) -> FileStatistics:
+        """Returns what the manifests say of each file."""
+        columns = {}
+        for number, name in self.names.items():
+            type = self.schema.field(name).type
+            if pa.types.is_nested(type):
+                continue
+            nulls = [(file.null_value_counts or {}).get(number) for file in self.files]
+            columns[name] = (
+                _bounds([(file.lower_bounds or {}).get(number) for file in self.files], type),
+                _bounds([(file.upper_bounds or {}).get(number) for file in self.files], type),
+                pa.array(nulls, pa.int64()),
+            )
+        return FileStatistics(pa.array([file.record_count for file in self.files], pa.int64()), columns)
+
     def _places(self, file: Any) -> dict[int, int]:
         """Returns where the partition of a file has the values of whole columns, as exact as the file would."""
         fields = enumerate(self.specs[file.spec_id].fields)
@@ -199,6 +216,23 @@ class _Snapshot:
             raise SourceError(f"the columns of the file cannot be read: {text}").locate(
                 operator=ReadIceberg.name, file=file.file_path
             ) from error
+
+
+def _bounds(values: Sequence[bytes | None], type: pa.DataType) -> pa.Array:
+    """Returns the bounds of a column as statistics compare them; null where a file has none, or not in full.
+
+    They are integers of the type that the column had when the file was written: a long may have been an int of four bytes.
+    """
+    if not has_exact_bounds(type):
+        return pa.nulls(len(values))
+    sizes = (4, 8) if pa.types.is_integer(type) else (max(8, type.bit_width) // 8,)
+    numbers = [
+        int.from_bytes(value, "little", signed=True) if value is not None and len(value) in sizes else None
+        for value in values
+    ]
+    if pa.types.is_boolean(type):
+        return pa.array([None if number is None else number != 0 for number in numbers], pa.bool_())
+    return pa.array(numbers, pa.int64())
 
 
 def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
-import random
-from collections.abc import Callable, Iterable
-from decimal import Decimal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.expr import parse_expression
-from arrowflow.ops.sources.files.file_scan import files_wanted, match_test
 from arrowflow.testing import check_dataset
 from tests.effort import scaled
+from tests.ops.sources.bounds_of_logs import (
+    POOLS,
+    check_bounds,
+    check_bounds_of,
+    drawn_files,
+    moment,
+    ruled_out,
+)
 from tests.ops.tables import refused
 
 deltalake = pytest.importorskip("deltalake")
@@ -38,10 +40,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     deltalake.write_deltalake(folder, wider, mode="append", schema_mode="merge")
     deltalake.DeltaTable(folder).delete()
     return folder
-
-
-def moment(microseconds: int) -> datetime.datetime:
-    return datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=microseconds)  # no zone
 
 
 def rows(found: pa.Table) -> list[dict[str, Any]]:
@@ -70,82 +68,21 @@ def test_filters_open_only_the_files_of_their_partitions(table: Path, tmp_path: 
     assert "the log rules out" in ds.filter(pl.col("part") == "a").explain()
 
 
-POOLS: Final[dict[str, tuple[pa.DataType, list[Any]]]] = {
-    "whole": (pa.int64(), [-(2**62), -1, 0, 1, 2**53 + 1, 2**53 + 3]),
-    "small": (pa.int8(), [-128, -1, 0, 127]),
-    "day": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(1969, 12, 31), datetime.date(2001, 1, 2)]),
-    "flag": (pa.bool_(), [True, False]),
-    "at": (pa.timestamp("us"), [moment(-(10**15) - 1), moment(-1), moment(1), moment(999), moment(1_000)]),
-    "real": (pa.float64(), [-1.0, -0.0, 0.1, float("nan"), float("inf")]),
-    "exact": (pa.decimal128(38, 20), [Decimal("0.1"), Decimal("0.10000000000000000001")]),
-    "text": (pa.string(), ["", "a", "z" * 100, "z" * 101, "ü" * 80]),
-}
-
-
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of few values each, so that statistics tell them apart; some columns have nulls, or nothing else."""
-    rng, folder = random.Random(5), tmp_path_factory.mktemp("delta") / "drawn"
-    for _ in range(12):
-        columns = {}
-        for name, (type, pool) in POOLS.items():
-            few, nulls = rng.sample(pool, rng.randint(1, 2)), rng.choice([0, 0, 0.4, 1])
-            columns[name] = pa.array(
-                [None if rng.random() < nulls else rng.choice(few) for _ in range(4)], type
-            )
-        deltalake.write_deltalake(folder, pa.table(columns), mode="append")
+    folder = tmp_path_factory.mktemp("delta") / "drawn"
+    for file in drawn_files():
+        deltalake.write_deltalake(folder, file, mode="append")
     return folder
 
 
-def atom(rng: random.Random) -> pl.Expr:
-    name = rng.choice(list(POOLS))
-    column, values = pl.col(name), rng.choices(POOLS[name][1], k=2)
-    # Polars 1.35 refuses a list of decimals of another scale.
-    some = pl.Series(pa.array(values, POOLS[name][0])) if name == "exact" else values
-    kinds = [column.is_null(), column.is_not_null(), column.is_in(some)]
-    kinds += [column >= values[0], column < values[0], column == values[0], column != values[0]]
-    return rng.choice(kinds)
-
-
-def predicate(rng: random.Random, depth: int = 2) -> pl.Expr:
-    kind = rng.randint(0, 4) if depth else 4
-    if kind == 0:
-        return ~predicate(rng, depth - 1)
-    if kind == 4:
-        return atom(rng)
-    left, right = predicate(rng, depth - 1), predicate(rng, depth - 1)
-    return left & right if kind == 1 else left | right
-
-
-def ruled_out(folder: Path, predicates: Iterable[pl.Expr]) -> list[int]:
-    """Returns how many files the log rules out for each predicate, none of which has a match, as Polars says."""
-    node: Any = af.read_delta(folder)._ready().bound
-    frames = [pl.DataFrame(pq.ParquetFile(file.path).read()) for file in node.files]
-    counts = []
-    for source in predicates:
-        expr = parse_expression(source, operator="filter")
-        bound = node.with_predicates((expr,))
-        is_wanted = files_wanted(bound, match_test(bound)) or (lambda number: True)
-        out = [frame for number, frame in enumerate(frames) if not is_wanted(number)]
-        assert all(frame.filter(source).is_empty() for frame in out), source
-        counts.append(len(out))
-    return counts
-
-
 def test_the_log_rules_out_no_file_with_a_match(drawn: Path) -> None:
-    rng = random.Random(7)
-    counts = ruled_out(drawn, (predicate(rng) for _ in range(scaled(2_000))))
-    assert sum(counts) > len(counts)
+    check_bounds(af.read_delta(drawn), scaled(2_000))
 
 
 @pytest.mark.parametrize("name", POOLS)
 def test_what_the_log_knows_of_each_type(drawn: Path, name: str) -> None:
-    sources = [pl.col(name).is_not_null(), *(pl.col(name) == value for value in POOLS[name][1])]
-    without_values, *counts = ruled_out(drawn, sources)
-    if name in ("real", "exact", "text"):
-        assert set(counts) <= {without_values, 0}
-    else:
-        assert max(counts) > without_values
+    check_bounds_of(name, af.read_delta(drawn))
 
 
 def test_files_that_the_log_rules_out_are_not_opened(tmp_path: Path, opened: list[str]) -> None:
@@ -198,15 +135,21 @@ LOGS: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], int]]] = {
 def test_logs_that_say_less(tmp_path: Path, name: str) -> None:
     change, count = LOGS[name]
     folder = with_statistics(tmp_path, change)
-    assert ruled_out(folder, [pl.col("x") < 5]) == [count]
-    assert ruled_out(folder, [pl.col("x") > 5, pl.col("x").is_null(), pl.col("x").is_not_null()]) == [1, 0, 0]
+    assert ruled_out(af.read_delta(folder), [pl.col("x") < 5]) == [count]
+    assert ruled_out(
+        af.read_delta(folder), [pl.col("x") > 5, pl.col("x").is_null(), pl.col("x").is_not_null()]
+    ) == [1, 0, 0]
 
 
 def test_columns_with_the_name_of_a_field_and_checkpoints(tmp_path: Path) -> None:
     folder = with_statistics(tmp_path, lambda found: found)
     deltalake.DeltaTable(folder).create_checkpoint()
     (folder / "_delta_log" / f"{1:020}.json").unlink()
-    assert ruled_out(folder, [pl.col("a.b") < 5, pl.col("a.b") >= 5, pl.col("a.b") < 0]) == [1, 1, 2]
+    assert ruled_out(af.read_delta(folder), [pl.col("a.b") < 5, pl.col("a.b") >= 5, pl.col("a.b") < 0]) == [
+        1,
+        1,
+        2,
+    ]
 
 
 def test_a_column_that_came_later_is_null_in_files_before(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import check_dataset
+from tests.effort import scaled
+from tests.ops.sources.bounds_of_logs import POOLS, check_bounds, check_bounds_of, drawn_files
 from tests.ops.tables import refused
 
 pytest.importorskip("pyiceberg")
@@ -83,7 +85,43 @@ def test_filters_open_only_the_files_of_their_partitions(table: Any) -> None:
         whole = pl.DataFrame(ds.to_table()).filter(predicate)
         assert 0 < len(whole) < 17
         assert rows(ds.filter(predicate).to_table()) == rows(whole.to_arrow())
-    assert "folders rule out" in ds.filter(pl.col("part") == "a").explain()
+    assert "the log rules out" in ds.filter(pl.col("part") == "a").explain()
+
+
+@pytest.fixture
+def drawn(catalog: Any) -> Any:
+    files = [file.set_column(1, "small", file["small"].cast(pa.int32())) for file in drawn_files()]
+    table = catalog.create_table("n.drawn", files[0].schema)
+    for file in files:
+        table.append(file)
+    return table
+
+
+def test_the_manifests_rule_out_no_file_with_a_match(drawn: Any) -> None:
+    ds = af.read_iceberg(drawn)
+    check_bounds(ds, scaled(1_000))
+    for name in POOLS:
+        check_bounds_of(name, ds)
+
+
+def test_files_that_the_manifests_rule_out_are_not_opened(catalog: Any, opened: list[str]) -> None:
+    from pyiceberg.types import LongType
+
+    table = catalog.create_table("n.days", pa.schema({"day": pa.int32(), "x": pa.int64()}))
+    for day in range(4):
+        if day == 2:  # bounds of four bytes before, and of eight from here on
+            with table.update_schema() as schema:
+                schema.update_column("day", LongType())
+        type = pa.int32() if day < 2 else pa.int64()
+        table.append(pa.table({"day": pa.array([day - 1] * 3, type), "x": range(3)}))
+    ds = af.read_iceberg(table)
+    whole = pl.DataFrame(ds.to_table())
+    for predicate, files in ((pl.col("day") >= 1, 2), (pl.col("day") == -1, 1), (pl.col("x").is_null(), 0)):
+        part = ds.filter(predicate)
+        assert f"the log rules out {4 - files} of 4 files" in part.explain()
+        opened.clear()
+        assert part.to_table().to_pylist() == whole.filter(predicate).to_dicts()
+        assert len(opened) == files
 
 
 @pytest.mark.slow

@@ -24,6 +24,12 @@ from arrowflow.plan.lane import Lane
 from arrowflow.storage import File, Store
 
 
+def has_exact_bounds(type: pa.DataType) -> bool:
+    """Returns whether logs of tables have the bounds of a type in full: texts are cut, decimals rounded, floats may be NaN."""
+    kinds = (pa.types.is_integer, pa.types.is_date32, pa.types.is_boolean, pa.types.is_timestamp)
+    return any(test(type) for test in kinds)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FileStatistics:
     """What the log of a table says of the columns of each file, in the order of the files. Picklable.
