@@ -47,8 +47,8 @@ vector-effect:non-scaling-stroke}.work{--c:var(--work)}.wait{--c:var(--wait)}.he
 th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:last-child,.plain td,.plain th{text-align:left}
 thead th{color:var(--soft);font-weight:500}tbody th{font-weight:600}
-.plain td{white-space:normal;overflow-wrap:break-word}
-.plain tbody th{white-space:normal;min-width:6.5rem}pre{overflow-x:auto;background:var(--card);padding:.8rem;font-size:.8rem}
+.plain td{white-space:normal;overflow-wrap:anywhere;min-width:6.5rem}
+tbody th{white-space:normal;min-width:6.5rem}pre{overflow-x:auto;background:var(--card);padding:.8rem;font-size:.8rem}
 summary{cursor:pointer}@media(max-width:36rem){.timeline{grid-template-columns:1fr}.along{grid-column:auto}
 .axes .along{grid-column:2}.step{margin-top:.4rem}}
 """

@@ -163,7 +163,10 @@ def _table(statistics: Statistics) -> Iterator[str]:
         share = sum(stage.busy_seconds for stage in group) / work
         small = share < FOLDED_SHARE and 1 < number < len(groups)
         (folded if small else shown).append(group)
-    lines = [HEADER, *(cells(group, statistics) for group in shown)]
+    lines: list[tuple[str, ...]] = [HEADER]
+    for group in shown:
+        name, *others = cells(group, statistics)
+        lines.append((_cut(name), *others))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line_cells in lines:
         numbers = zip(line_cells[1:-1], widths[1:-1], strict=True)
@@ -172,7 +175,7 @@ def _table(statistics: Statistics) -> Iterator[str]:
         )
         yield line.rstrip()
     if folded:
-        names = ", ".join(_name(group) for group in folded)
+        names = ", ".join(_cut(_name(group)) for group in folded)
         yield f"under {100 * FOLDED_SHARE:.0f} % of the work: {names}"
 
 
@@ -189,7 +192,10 @@ def operators_of(stages: Sequence[StageStatistics]) -> list[list[StageStatistics
 
 def _name(group: Sequence[StageStatistics]) -> str:
     titles = dict.fromkeys(title for stage in group for title in stage.operators)
-    name = " + ".join(titles).replace("+", " + ").replace("  +  ", " + ")
+    return " + ".join(titles).replace("+", " + ").replace("  +  ", " + ")
+
+
+def _cut(name: str) -> str:
     return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"
 
 
