@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any, Literal, TypedDict, Unpack
 
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.read_files import MAX_FILE_BYTES, ReadFiles, ReadImages
-from arrowflow.options import AUTOTUNE, check_choice, parallel_calls, parse_bytes, with_arguments
+from arrowflow.options import AUTOTUNE, parallel_calls, parse_bytes, with_arguments
 from arrowflow.sources.readers import Paths
 from arrowflow.storage import place_of
 
@@ -18,7 +18,7 @@ from arrowflow.storage import place_of
 class FileArguments(TypedDict, total=False):
     """The arguments of `read_files` and `read_images`."""
 
-    labels: Literal["folder"] | None
+    labels: Literal["folder"] | Sequence[str] | None
     max_bytes: int | str | None
     filesystem: Any
     storage_options: Mapping[str, Any] | None
@@ -42,7 +42,6 @@ def _dataset(
     num_parallel_calls: int = AUTOTUNE,
 ) -> Dataset:
     operator = kind.name
-    check_choice(operator, "labels", labels, ("folder", None))
     most = MAX_FILE_BYTES if max_bytes is None else parse_bytes("max_bytes", max_bytes)
     if most > MAX_FILE_BYTES:
         raise PlanError(
@@ -52,11 +51,25 @@ def _dataset(
         kind(
             paths=paths,
             filesystem=place_of(operator, filesystem, storage_options),
-            labels=labels is not None,
+            labels=_labels(operator, labels),
             max_bytes=most,
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
         )
     )
+
+
+def _labels(operator: str, given: Any) -> bool | tuple[str, ...]:
+    """Returns whether folders are labels, or the labels themselves in the order of their numbers."""
+    if given is None:
+        return False
+    if isinstance(given, str) and given == "folder":
+        return True
+    names = [] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise PlanError(
+            f"{operator}: labels is 'folder', a list of the names of all folders that are labels, or None; got {shown(given)}"
+        )
+    return tuple(map(str, names))
 
 
 _USUAL = {
@@ -79,7 +92,8 @@ def read_files(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory
             gives all files in it and in its folders, but no names that start with `.` or `_`.
         labels: `"folder"` adds a column `label`: the name of the first folder below the directory, or below what stands
-            before the wildcards of a glob. It is an enum of the sorted names, which loaders hand out as numbers.
+            before the wildcards of a glob. It is an enum of the sorted names, which loaders hand out as numbers. A list of
+            names sets the numbers, as for folders of validation in which a class may be missing: `["cat", "dog"]`.
         max_bytes: The most bytes of a file, as a number or as a text like `"4MiB"`. A larger file is an error when the
             dataset is bound. By default the most that a value can have, some 2 GiB.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
@@ -88,7 +102,7 @@ def read_files(paths: Paths, **arguments: Unpack[FileArguments]) -> Dataset:
 
     Raises:
         SourceError: A path is missing, a glob or a directory is empty, a file is larger than `max_bytes` or lies in no
-            folder that could be its label; when the dataset is bound. Or a file has changed since, or cannot be read.
+            folder that is its label; when the dataset is bound. Or a file has changed since, or cannot be read.
         PlanError: An argument makes no sense.
 
     Examples:

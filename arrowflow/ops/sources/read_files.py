@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, SourceError
+from arrowflow.errors import PlanError, SourceError, closest
 from arrowflow.formats.borders import split_borders
 from arrowflow.formats.protocol import check_unchanged, reading
 from arrowflow.interchange.binary import Memory, binary_column
@@ -69,7 +69,7 @@ class ReadFiles(ListFiles):
     (seed, epoch). Memory: the files of one split a call. Deterministic. Resume: seeks to the split, (files before it,).
 
     Attributes:
-        labels: Whether there is a column `label`, of folders.
+        labels: Whether there is a column `label`, of folders; or the names of all labels.
         max_bytes: The most bytes of a file.
         num_parallel_calls: Splits read at the same time; None for the best number.
         columns: Names of the columns to read. Set by a rule; None for all.
@@ -83,7 +83,7 @@ class ReadFiles(ListFiles):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, new_memory=True)
     bytes_column: ClassVar[str] = "bytes"
 
-    labels: bool = False
+    labels: bool | tuple[str, ...] = False
     max_bytes: int = MAX_FILE_BYTES
     num_parallel_calls: int | None = None
     columns: tuple[str, ...] | None = None
@@ -108,7 +108,13 @@ class ReadFiles(ListFiles):
                 ).locate(operator=self.name, file=file.path)
         if self.labels:
             folders = [_folder(self.name, file) for file in bound.files]
-            numbers = {folder: number for number, folder in enumerate(sorted(set(folders)))}
+            labels = self.labels if isinstance(self.labels, tuple) else sorted(set(folders))
+            numbers = {label: number for number, label in enumerate(labels)}
+            for folder, file in zip(folders, bound.files, strict=True):
+                if folder not in numbers:
+                    raise SourceError(
+                        f"the file lies in the folder {folder!r}, which labels= does not name; {closest(folder, labels, kind='labels')}"
+                    ).locate(operator=self.name, file=file.path)
             codes = tuple(map(numbers.__getitem__, folders))
             bound = dataclasses.replace(bound, label_names=tuple(numbers), codes=codes)
         return bound.on()

@@ -55,6 +55,22 @@ def test_rows_are_the_files(folder: Path) -> None:
     ]
 
 
+def test_a_list_of_labels_sets_their_numbers(folder: Path) -> None:
+    names = ["emu", "fox", "dog", "cat"]
+    whole = af.read_files(folder, labels=names).select("label")
+    part = af.read_files(folder / "*" / "*1*", labels=tuple(names))
+    plain = af.read_files(folder, labels="folder").select("label").to_table()["label"].to_pylist()
+    assert whole.to_table()["label"].to_pylist() == plain
+    assert whole.schema == part.select("label").schema
+    batch = next(iter(whole.batch(40).to_numpy()))
+    assert batch["label"].tolist() == [names.index(name) for name in plain]
+    with iter(whole.batch(8)) as batches:
+        next(batches)
+        state = batches.state_dict()
+    with iter(af.read_files(folder, labels="folder").select("label").batch(8)) as other:
+        refused(af.StateError, lambda: other.load_state_dict(state), "labels")
+
+
 @pytest.mark.parametrize("size", [None, 7, 1_000])
 def test_a_shuffle_permutes_single_files(folder: Path, size: int | None) -> None:
     rows = {row["path"]: row for row in expected(folder)}
@@ -145,7 +161,10 @@ def test_bad_input(folder: Path, tmp_path: Path) -> None:
             "9,000 bytes, and max_bytes is 5,000",
         ),
         (lambda: af.read_files(folder, max_bytes="3GiB"), af.PlanError, "max_bytes is at most"),
-        (lambda: af.read_files(folder, labels="name"), af.PlanError, "labels is 'folder' or None"),  # type: ignore[arg-type]
+        *(
+            (lambda bad=bad: af.read_files(folder, labels=bad), af.PlanError, "labels is 'folder', a list")
+            for bad in ("name", [], ["cat", "cat"], [1], 3, True, ["cat", None])
+        ),
         (
             lambda: af.read_images(tmp_path / "flat", labels="folder").schema,
             af.SourceError,
@@ -153,6 +172,11 @@ def test_bad_input(folder: Path, tmp_path: Path) -> None:
         ),
         (lambda: af.read_images(folder / "none").schema, af.SourceError, "none"),
     ]
+    refused(
+        af.SourceError,
+        lambda: af.read_files(folder, labels=["cat", "dogs", "emu"]).schema,
+        "the folder 'dog', which labels= does not name; did you mean 'dogs'?",
+    )
     (folder / "notes.txt").write_text("no image")
     cases.append((lambda: af.read_files(folder, labels="folder").schema, af.SourceError, "notes.txt"))
     for fails, kind, text in cases:
