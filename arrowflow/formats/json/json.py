@@ -50,6 +50,7 @@ _MAX_NESTING: Final = 64
 """Levels of a type that is inferred. At some thousands of them pyarrow ends the process."""
 
 _NO_TEXT: Final = "changed from string to"
+_CHANGED: Final = re.compile(rf"Column\(.*\) {_NO_TEXT} \w+")
 
 _NO_OBJECT: Final = "Column() changed"
 
@@ -136,7 +137,13 @@ class JsonFormat(TextFormat):
         except pa.ArrowInvalid as error:
             if self.is_inferred or _NO_TEXT not in str(error):
                 raise
-            table = _parse(as_texts(lines, types), types)
+            try:
+                table = _parse(as_texts(lines, types), types)
+            except pa.ArrowInvalid as later:
+                if _NO_TEXT not in str(later):
+                    raise
+                # What comes as no text stands in a malformed object, or behind one: `as_texts` went no further.
+                raise pa.ArrowInvalid(_CHANGED.sub("a value is no JSON,", str(later))) from None
         batch = table.combine_chunks().to_batches()[0]
         check_texts(batch)
         columns = [convert(_sound(batch.column(name)), types.field(name).type) for name in types.names]

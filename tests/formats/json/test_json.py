@@ -510,15 +510,18 @@ NO_JSON = (
     "tru",
     "+1",
     "[Inf]x",
+    "[-1{",
+    '{"b":[1}',
 )
 
 
 @pytest.mark.parametrize("value", NO_JSON)
 def test_text_that_is_no_json_does_not_come_as_json_text(tmp_path: Path, value: str) -> None:
-    path = write(tmp_path, f'{{"a": "y"}}\n{{"a": {value}}}\n{{"a": [1, NaN, Inf]}}\n'.encode(), "a.json")
-    refused(lambda: af.read_json(path, schema={"a": pa.string()}), SourceError, "row 2|truncated")
+    values = ("[]", '"y"', "{}", value, "[1, NaN, Inf]")
+    path = write(tmp_path, "".join(f'{{"a": {each}}}\n' for each in values).encode(), "a.json")
+    refused(lambda: af.read_json(path, schema={"a": pa.string()}), SourceError, "row 4|truncated")
     found = af.read_json(path, schema={"a": pa.string()}, on_error="skip").to_table()
-    assert found.to_pydict() == {"a": ["y", "[1, NaN, Inf]"]}
+    assert found.to_pydict() == {"a": ["[]", "y", "{}", "[1, NaN, Inf]"]}
 
 
 # ------------------------------------------------------------------------------------- columns without a value
