@@ -97,6 +97,7 @@ from arrowflow.ops.order.sample import Sample
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.split_by_rank import How, SplitByRank
 from arrowflow.ops.ranks.steps import EqualSteps
+from arrowflow.ops.ranks.whole import ShareOfBatches
 from arrowflow.ops.rows.assert_cardinality import AssertCardinality
 from arrowflow.ops.rows.enumerate import Enumerate
 from arrowflow.ops.rows.explode import Explode
@@ -110,7 +111,6 @@ from arrowflow.ops.rows.take import Take
 from arrowflow.ops.rows.take_while import TakeWhile
 from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
-from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
@@ -284,12 +284,13 @@ class Dataset:
 
     def _at_hand(self) -> run.Prepared | None:
         """Returns the plan for `repr`: prepared if it was, or if nothing but footers of local files has to be read for it."""
+        elsewhere = (DiskCache, ShareOfBatches, SplitByRank)  # they look at a cache, or at all files
         looked_at = [
-            node for node in post_order(self._plan) if not node.inputs or isinstance(node, DiskCache)
+            node for node in post_order(self._plan) if not node.inputs or isinstance(node, elsewhere)
         ]
         if all(_is_here(node) for node in looked_at):
             with suppress(ArrowflowError):  # told where the dataset is used
-                prepared = self._prepared or self._ready()
+                prepared = self._ready()
                 reads = [node for node in post_order(prepared.bound) if isinstance(node, Read)]
                 if sum(len(node.files) for node in reads) <= MOST_FOOTERS:
                     prepared.num_rows  # noqa: B018  (known from now on)
@@ -3111,7 +3112,7 @@ MOST_COLUMNS: Final = 100
 """The most columns that the text of a dataset shows."""
 
 MOST_FOOTERS: Final = 64
-"""The most local files whose footers the text of a dataset reads, to tell the rows."""
+"""The most local files whose footers the text of a dataset reads to tell the rows."""
 
 
 def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:
@@ -3167,14 +3168,14 @@ _ROW_BY_ROW = (Cast, Drop, Enumerate, FillNull, Rename, Select, Stack, Take, Wit
 
 
 def _is_here(source: Node) -> bool:
-    """Whether the columns of a source or a cache are in memory, or in the footer of a file on this machine."""
-    if not isinstance(source, Read | ListFiles):
+    """Whether the columns of a node are in memory, or in the footer of one file on this machine."""
+    if not isinstance(source, Read):
         return source.in_memory
-    if isinstance(source, ReadDelta | ReadIceberg):
-        return False  # a log is read
-    paths = [source.paths] if isinstance(source.paths, str | PathLike) else source.paths
+    if isinstance(source, ReadDelta | ReadIceberg) or source.missing_columns == "null":
+        return False  # a log is read, or all footers
+    paths = source.paths if isinstance(source.paths, list | tuple) else [source.paths]
     is_local = source.filesystem is None and not any("://" in str(path) for path in paths)
-    return is_local and (isinstance(source, ListFiles) or source.format.name in {"parquet", "ipc"})
+    return is_local and source.format.name in {"parquet", "ipc"}
 
 
 def _shown_count(rows: Count, batches: Count) -> list[str]:

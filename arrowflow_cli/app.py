@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import io
 import os
@@ -35,6 +34,7 @@ Paths = Annotated[
 Format = Annotated[
     str | None, typer.Option(help="The format of the files, such as parquet. Default: by their endings.")
 ]
+_NAME: Final = re.compile(r'\s*("(?:[^"]|"")*")\s*(?=,|$)|([^,]+)', re.DOTALL)
 AsJson = Annotated[bool, typer.Option("--json", help="Writes JSON, for scripts.")]
 
 
@@ -54,9 +54,14 @@ def _options(
 
 
 def _names(text: str) -> list[str]:
-    """Returns names with commas between them; one that has a comma itself stands in double quotes."""
-    rows = csv.reader([text], skipinitialspace=True)
-    return [name.strip() for row in rows for name in row if name.strip()]
+    """Returns names with commas between them; one that has a comma or blanks itself stands in double quotes."""
+    found = []
+    for quoted, plain in _NAME.findall(text):
+        if quoted:
+            found.append(quoted[1:-1].replace('""', '"'))
+        elif plain.strip():
+            found.append(plain.strip())
+    return found
 
 
 @app.command()
@@ -235,10 +240,9 @@ def _run(command: str, *arguments: Any, **options: Any) -> None:
     try:
         found = importlib.import_module(f"arrowflow.cli.{command}").run(*arguments, **options)
         sys.stdout.flush()
-    except errors.PlanError as error:
-        _fail(error, USAGE)
     except errors.ArrowflowError as error:
-        _fail(error, FAILED)
+        hint = _of_python(str(error.args[0])) if command in ("inspect", "head", "doctor", "rewrite") else ""
+        _fail(f"{error}{hint}", USAGE if isinstance(error, errors.PlanError) else FAILED)
     except OSError as error:
         with suppress(OSError):  # what waits to be written is lost, too
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -249,10 +253,14 @@ def _run(command: str, *arguments: Any, **options: Any) -> None:
         raise typer.Exit(FAILED)
 
 
-def _fail(error: Exception, code: int) -> NoReturn:
+def _of_python(text: str) -> str:
+    """Returns what to say of advice that names an argument of the readers."""
     readers = importlib.import_module("arrowflow.sources.readers")
     names = {**readers.CsvArguments.__annotations__, **readers.LineArguments.__annotations__}
-    told = re.search(rf"\b({'|'.join(names)})=", str(error))
-    hint = f"; {told[0]} is an argument of the readers in Python, no option here" if told else ""
-    typer.echo(f"arrowflow: {error}{hint}", err=True)
+    told = re.search(rf"(?<![/\w])({'|'.join(names)})=", text)
+    return f"; {told[0]} is an argument of the readers in Python, no option here" if told else ""
+
+
+def _fail(error: Exception | str, code: int) -> NoReturn:
+    typer.echo(f"arrowflow: {error}", err=True)
     raise typer.Exit(code) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ from arrowflow.cli.output import size, write_json, write_text
 from arrowflow.cli.samples import MIB, Sample, group_rows, sample_of, sound_group_rows, target_of
 from arrowflow.cli.targets import is_target, loaded
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError, counted
+from arrowflow.errors import ArrowflowError, PlanError, counted
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.options import available_cpus
 from arrowflow.plan.walk import post_order
@@ -140,8 +141,9 @@ def _filtered_gain(sample: Sample, written: Dataset, filters: Sequence[str]) -> 
     for name in filters:
         least = sample.greatest_tenth(name)
         if least is not None:
-            before, after = sample.compared(written, above=(name, least))
-            found.append(before / after)
+            with suppress(ArrowflowError):  # a type that filters do not compare
+                before, after = sample.compared(written, above=(name, least))
+                found.append(before / after)
     return max(found, default=None)
 
 
@@ -233,7 +235,7 @@ def _of_lists(source: Read, sample: Sample) -> Iterator[Finding]:
         if pa.types.is_list(each.type) or pa.types.is_large_list(each.type)
     ]
     sizes: dict[str, set[int | None]] = {name: set() for name in names}
-    for batch in sample.dataset.select(names) if names else ():
+    for batch in sample.dataset.select([pc.field(name) for name in names]) if names else ():
         for name in names:
             sizes[name] |= set(pc.unique(pc.list_value_length(batch[name])).to_pylist())
     fixed = {name: found.copy().pop() for name, found in sizes.items() if len(found) == 1}

@@ -77,13 +77,14 @@ def columns_of(operator: str, dataset: Dataset) -> Read:
 
 def _format_of(operator: str, paths: Sequence[str]) -> str:
     lakes = {name: format for format, (name, _) in TABLES.items()}
-    found = {_told(path) or lakes.get((lake_of(path) or ("",))[0]) for path in paths}
+    found = {lakes.get((lake_of(path) or ("",))[0]) or _told(path) for path in paths}
     if None in found:
         # All files, since a list of all endings would hide the others.
         files = resolve(list(paths), suffixes=ANY_SUFFIX, operator=operator)[1]
         found = {_told(file.path) for file in files}
-        if len(found) > 1:  # such as a README beside the data
-            found.discard(None)
+        for beside in (None, IMAGES):  # such as a README or a plot beside the data
+            if len(found) > 1:
+                found.discard(beside)
     names = sorted(name or "?" for name in found)
     if names == ["?"] or len(names) > 1:
         problem = "no ending tells it" if names == ["?"] else f"the files end like those of {names}"
@@ -95,6 +96,8 @@ def _format_of(operator: str, paths: Sequence[str]) -> str:
 def _told(path: str) -> str | None:
     """Returns the name of the format that the ending of a path tells."""
     name = path.lower()
+    if name.endswith(".metadata.json"):
+        return "iceberg"
     for format, known in FORMATS.items():
         if name.endswith((f".{format}", *filter(None, known.suffixes))):
             return format

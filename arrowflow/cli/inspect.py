@@ -56,7 +56,7 @@ def _whole(source: FileSource) -> dict[str, Any]:
     sizes = [file.size for file in source.files] if isinstance(source, ListFiles) else None
     return {
         "format": source.name.removeprefix("read_"),
-        "files": len(source.files),
+        "files": None if sizes is None else len(sizes),
         "rows": source.count_rows(()),
         "bytes": None if sizes is None else sum(sizes),
         "file_bytes": None if sizes is None else _spread(sizes),
@@ -148,11 +148,14 @@ def tensor_shape(type: pa.DataType) -> tuple[int, ...]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    files = counted(found["files"], f"{found['format'].removesuffix('s')} file")
-    known = [] if found["bytes"] is None else [size(found["bytes"])]
-    write_text(", ".join([files, *known, counted(found["rows"], "row")]))
-    if found["files"] > 1 and known:
-        write_text(f"a file: {_between(found['file_bytes'], size)}")
+    count = counted(found["rows"], "row")
+    if found["files"] is None:
+        write_text(f"a table of {found['format'].capitalize()}, {count}")
+    else:
+        files = counted(found["files"], f"{found['format'].removesuffix('s')} file")
+        write_text(f"{files}, {size(found['bytes'])}, {count}")
+        if found["files"] > 1:
+            write_text(f"a file: {_between(found['file_bytes'], size)}")
     if found.get("splits"):
         write_text(
             f"{counted(found['splits'], str(found['split']))}: {_between(found['split_rows'], '{:,}'.format)} "
@@ -168,7 +171,7 @@ def _show(found: dict[str, Any]) -> None:
             f"{counted(found['files_with_other_columns'], 'file')} with other columns or types than the first"
         )
     with_layout = found.get("files_looked_into", 0)
-    if 0 < with_layout < found["files"]:
+    if with_layout and with_layout < found["files"]:
         write_text(f"the table is about {counted(found['files_looked_into'], 'file')}, evenly spread")
     columns = found["columns"]
     header = ["column", "type", "tensor"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import polars as pl
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowflow.cli.rewrite import with_lists, writer_options
@@ -23,6 +23,8 @@ MIB: Final = 1 << 20
 WANTED_GROUP_BYTES: Final = 32 * MIB
 SAMPLE_BYTES: Final = 64 * MIB
 """The decoded bytes of a sample: some 50 ms, in which a difference of a fifth is seen."""
+LARGEST_TENTH: Final = 0.2
+"""The largest share of rows that passes for a tenth."""
 MAX_SAMPLE_BYTES: Final = 512 * MIB
 MAX_FILES: Final = 512
 LEAST_TURNS, MOST_TURNS, SECONDS = 5, 20, 1.0
@@ -63,7 +65,7 @@ class Sample:
         """
         before = self.dataset
         if above is not None:
-            wanted = pl.col(above[0]) >= pl.lit(above[1])
+            wanted = pc.field(above[0]) >= above[1]
             before, after = before.filter(wanted), after.filter(wanted)
         times: list[tuple[float, float]] = []
         began = _CLOCK.now()
@@ -72,13 +74,18 @@ class Sample:
         least_before, least_after = (min(each) for each in zip(*times, strict=True))
         return least_before, least_after
 
-    def greatest_tenth(self, name: str) -> Any:
-        """Returns the least value of the tenth of rows with the greatest values of a column; None where all are null."""
-        values = self.dataset.select(name).to_table()[name].drop_null()
+    def greatest_tenth(self, name: str) -> pa.Scalar | None:
+        """Returns the least value of the tenth of rows with the greatest values of a column.
+
+        None where no value parts a tenth from the others: where all are null, or many are the same.
+        """
+        values = self.dataset.select(pc.field(name)).to_table()[name].drop_null()
         if not len(values):
             return None
         last = pc.select_k_unstable(values, len(values) // 10 + 1, [("", "descending")])[-1]
-        return values[last.as_py()].as_py()
+        least = values[last.as_py()]
+        rows = pc.sum(pc.greater_equal(values, least)).as_py()
+        return least if rows <= LARGEST_TENTH * self.rows else None
 
     def _epoch(self, dataset: Dataset) -> float:
         began = _CLOCK.now()
@@ -115,10 +122,11 @@ def sample_of(source: Read, found: Mapping[str, Any]) -> Sample | None:
     if num_bytes > MAX_SAMPLE_BYTES or not rows:
         return None
     to, codec = target_of(found)
-    names = [name for name in source.schema.names if name in source.first.schema.names]
+    # As fields: a name such as `^x` would be a pattern.
+    names = [pc.field(name) for name in source.schema.names if name in source.first.schema.names]
     return Sample(
         source=source,
-        dataset=read(paths, format=source.format, columns=names, partitioning=None).take(rows),
+        dataset=read(paths, format=source.format, partitioning=None).select(names).take(rows),
         rows=rows,
         files=len(paths),
         group_rows=sound_group_rows(found),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from arrowflow.expr import Keep, Project
 from arrowflow.ops.columns.column_program import Columns
 from arrowflow.plan.node import Columns as ColumnNames
@@ -19,7 +21,7 @@ def _prune(node: Node, wanted: ColumnNames) -> Node:
     """Returns the plan with at least the wanted columns; after a source or a user function exactly these."""
     if node.schema is not None:
         names = frozenset(node.schema.names)
-        wanted = names if wanted is None else wanted & names or _cheapest(node)
+        wanted = names if wanted is None else wanted & names or _cheapest(node.schema)
         node = node.narrow(wanted)
     inputs = tuple(
         _prune(child, needed) for child, needed in zip(node.inputs, node.columns_needed(wanted), strict=True)
@@ -32,7 +34,6 @@ def _prune(node: Node, wanted: ColumnNames) -> Node:
     return node
 
 
-def _cheapest(node: Node) -> frozenset[str]:
-    """Returns the narrowest column: what is read when only the number of rows is wanted."""
-    assert node.schema is not None
-    return frozenset([min(node.schema, key=lambda field: type_bits(field.type)).name])
+def _cheapest(schema: pa.Schema) -> frozenset[str]:
+    """Returns the narrowest column, if there is one: what is read when only the number of rows is wanted."""
+    return frozenset(field.name for field in sorted(schema, key=lambda field: type_bits(field.type))[:1])

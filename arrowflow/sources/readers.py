@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from os import PathLike
 from pathlib import PurePath
@@ -96,7 +96,7 @@ def read(
     dataset = Dataset(
         Read(
             format=configured(found, options),
-            paths=paths,
+            paths=taken(paths),
             filesystem=place_of(operator, filesystem, storage_options),
             partitioning=check_partitioning(operator, partitioning),
             missing_columns=check_choice(operator, "missing_columns", missing_columns, ("error", "null")),
@@ -113,6 +113,12 @@ def read(
         (plan,) = plans_of(operator, [dataset])
         dataset = Dataset(Select.named_by(operator, plan, chosen))
     return dataset
+
+
+def taken(paths: Any) -> Any:
+    """Returns paths that can be looked at again: those of an iterator as a list."""
+    is_file = hasattr(paths, "read")  # which is told when the plan is bound
+    return list(paths) if isinstance(paths, Iterator) and not is_file else paths
 
 
 def _format_of(format: object, paths: Any) -> Format:

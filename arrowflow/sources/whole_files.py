@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from inspect import signature
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -11,7 +11,7 @@ from arrowflow.errors import PlanError, shown
 from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.read_files import MAX_FILE_BYTES, ReadFiles, ReadImages
 from arrowflow.options import AUTOTUNE, parallel_calls, parse_bytes, with_arguments
-from arrowflow.sources.readers import Paths
+from arrowflow.sources.readers import Paths, taken
 from arrowflow.storage import place_of
 
 
@@ -49,7 +49,7 @@ def _dataset(
         )
     return Dataset(
         kind(
-            paths=paths,
+            paths=taken(paths),
             filesystem=place_of(operator, filesystem, storage_options),
             labels=_labels(operator, labels),
             max_bytes=most,
@@ -65,6 +65,8 @@ def _labels(operator: str, given: Any) -> bool | tuple[str, ...]:
     if isinstance(given, str) and given == "folder":
         return True
     names = [] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if isinstance(given, Set):  # which has no order of its own
+        names.sort(key=str)
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise PlanError(
             f"{operator}: labels is 'folder', a list of the names of all folders that are labels, or None; got {shown(given)}"
@@ -190,4 +192,6 @@ def list_files(
         >>> [pathlib.Path(path).name for path in table.column("path").to_pylist()]
         ['a.parquet', 'b.parquet']
     """
-    return Dataset(ListFiles(paths=paths, filesystem=place_of("list_files", filesystem, storage_options)))
+    return Dataset(
+        ListFiles(paths=taken(paths), filesystem=place_of("list_files", filesystem, storage_options))
+    )

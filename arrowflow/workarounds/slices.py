@@ -89,7 +89,7 @@ def polars_frame(batch: pa.RecordBatch, *, rechunk: bool = True) -> pl.DataFrame
         batch = batch.rename_columns([str(index) for index in range(len(names))])
     try:
         frame = pl.from_arrow(readable(batch), rechunk=rechunk)
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # it panics at lists of size 0
         raise SchemaError(
             f"Polars cannot hold these columns: {str(error).splitlines()[0]}; cast the column to another type, or leave it out"
         ) from error

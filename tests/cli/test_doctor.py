@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.cli import doctor
+from arrowflow.cli import doctor, samples
 from arrowflow.cli.samples import Sample
 
 pytestmark = pytest.mark.any_version
@@ -214,6 +215,30 @@ def test_what_bounds_gain_is_measured_with_a_filter(
     assert (
         "a filter for a tenth of the rows runs 3.00 times as fast" in run("doctor", tmp_path, code=1).stdout
     )
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(range(ROWS), pa.timestamp("ns")),
+        pa.array([10**18] * ROWS, pa.timestamp("us")),
+        pa.array(range(ROWS), pa.timestamp("us", "+02:00")),
+        pa.array([number % 2 == 0 for number in range(ROWS)]),
+        pa.array([Decimal(number) for number in range(ROWS)], pa.decimal128(9, 2)),
+        pa.nulls(ROWS, pa.int64()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_filter_is_tried_for_columns_of_any_type(
+    tmp_path: Path, column: pa.Array, answer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples, "LEAST_TURNS", 1)
+    monkeypatch.setattr(samples, "SECONDS", 0.0)
+    for name in ("c", "*", "^.*$"):
+        whole(tmp_path, pa.table({"x": TABLE["x"], name: column}), write_statistics=["x"])
+        findings = answer("doctor", tmp_path, code=1)[0]["findings"]
+        (found,) = [finding for finding in findings if finding["name"] == "no-bounds"]
+        assert (found["filtered_gain"] is not None) == (len(column.unique()) > 2), name
 
 
 @pytest.mark.slow

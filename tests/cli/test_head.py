@@ -50,8 +50,16 @@ def test_where_means_what_sql_means(where: str, file: Path, run: Callable[..., A
 def test_names_with_commas_stand_in_quotes(tmp_path: Path, run: Callable[..., Any]) -> None:
     file = tmp_path / "rows.parquet"
     pl.DataFrame({"a": [1], "b, c": [2], "d": [3]}).write_parquet(file)
-    found = json.loads(run("head", file, "--json", "--columns", 'd, "b, c"').stdout)
-    assert found == {"d": 3, "b, c": 2}
+    for text, names in (
+        ('d, "b, c"', ("d", "b, c")),
+        (' "b, c" ,a', ("b, c", "a")),
+        ('"d",, a ,', ("d", "a")),
+    ):
+        found = json.loads(run("head", file, "--json", "--columns", text).stdout)
+        assert list(found) == list(names)
+    pl.DataFrame({"": [1], " x\n": [2], 'q"': [3]}).write_parquet(file)
+    found = json.loads(run("head", file, "--json", "--columns", '"q""", " x\n", ""').stdout)
+    assert found == {'q"': 3, " x\n": 2, "": 1}
 
 
 def test_advice_for_readers_says_that_it_is_of_python(tmp_path: Path, run: Callable[..., Any]) -> None:
@@ -60,7 +68,10 @@ def test_advice_for_readers_says_that_it_is_of_python(tmp_path: Path, run: Calla
     error = run("head", tmp_path, code=1).stderr
     assert "missing_columns='null'" in error
     assert error.endswith("missing_columns= is an argument of the readers in Python, no option here\n")
-    assert "Python" not in run("head", tmp_path / "none.parquet", code=1).stderr
+    (tmp_path / "schema=1").mkdir()
+    (tmp_path / "schema=1" / "a.parquet").write_bytes(b"damaged")
+    for path in (tmp_path / "none.parquet", tmp_path / "schema=1"):
+        assert "Python" not in run("head", path, code=1).stderr
 
 
 def test_json_has_dates_and_bytes_as_texts(file: Path, run: Callable[..., Any]) -> None:

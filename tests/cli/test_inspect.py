@@ -119,15 +119,25 @@ def test_folders_of_images(tmp_path: Path, run: Callable[..., Any], answer: Call
         assert "read_images reads no files of Parquet" in run(*command, code=2).stderr
 
 
+def test_plots_beside_data_and_tables_in_odd_folders(tmp_path: Path, answer: Callable[..., Any]) -> None:
+    (tmp_path / "data").mkdir()
+    pq.write_table(TABLE, tmp_path / "data" / "a.parquet")
+    (tmp_path / "data" / "plot.png").write_bytes(b"pixels")
+    assert answer("inspect", tmp_path / "data")["format"] == "parquet"
+    delta = pytest.importorskip("deltalake")
+    delta.write_deltalake(tmp_path / "sales.parquet", TABLE.select(["x"]))
+    assert answer("inspect", tmp_path / "sales.parquet")["rows"] == 1000
+
+
 def test_tables_of_lance(tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any]) -> None:
     lance = pytest.importorskip("lance")
     written = lance.write_dataset(TABLE, tmp_path / "table")
     written.delete("x < 100")
     found = answer("inspect", tmp_path / "table")
-    assert (found["format"], found["rows"], found["bytes"]) == ("lance", 900, None)
+    assert (found["format"], found["rows"], found["files"]) == ("lance", 900, None)
     assert [column["name"] for column in found["columns"]] == TABLE.column_names
     assert answer("inspect", tmp_path / "table", "--format", "lance") == found
-    assert run("inspect", tmp_path / "table").stdout.splitlines()[0].endswith(" 900 rows")
+    assert run("inspect", tmp_path / "table").stdout.startswith("a table of Lance, 900 rows\n")
     two = run("inspect", tmp_path / "table", tmp_path / "table", "--format", "lance", code=2).stderr
     assert "a table of Lance is one folder, got 2 paths" in two
 

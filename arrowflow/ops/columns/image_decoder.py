@@ -239,6 +239,10 @@ class ImageDecoder:
         if image is None:
             start = bytes(data[:16])
             raise DataError(f"{len(data):,} bytes that begin with {start!r} are no image that OpenCV reads")
+        if image.dtype != np.uint8 or image.shape[2:] != ((3,) if self.mode == "RGB" else ()):
+            raise DataError(
+                f"the image is decoded to {image.shape} of {image.dtype}, and {self.mode} of uint8 was asked for"
+            )
         image = self._part(image, draws)
         height, width = self.size
         into = pixels if self.mode == "RGB" else pixels[..., 0]

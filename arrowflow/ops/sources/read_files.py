@@ -97,6 +97,10 @@ class ReadFiles(ListFiles):
         labels = {"labels": list(self.label_names)} if self.labels else {}
         return {**ListFiles.arguments(self), **labels}
 
+    def identity(self) -> dict[str, Any]:
+        """Returns also the labels, whose numbers a cache keeps."""
+        return {**ListFiles.identity(self), "labels": self.label_names}
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Lists the files, and names the labels."""
         bound: Any = ListFiles.bind(self, inputs, context)

@@ -18,6 +18,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -137,9 +138,8 @@ class _Snapshot:
             raise error.locate(operator=ReadIceberg.name, file=table) from None
         except Exception as error:
             text = without_secrets(str(error), Settings(properties))
-            raise SourceError(f"the metadata of the table cannot be read: {text}").locate(
-                operator=ReadIceberg.name, file=table
-            ) from error
+            text = _without_hint(Path(table)) or f"the metadata of the table cannot be read: {text}"
+            raise SourceError(text).locate(operator=ReadIceberg.name, file=table) from error
         text = _unreadable(columns, metadata.schemas, [task.file for task in tasks])
         if text:
             raise PlanError(f"{text}; {_BY_HAND}").locate(operator=ReadIceberg.name, file=table)
@@ -218,12 +218,21 @@ class _Snapshot:
             ) from error
 
 
+def _without_hint(table: Path) -> str:
+    """Returns what to do with a local folder that does not say which of its metadata are current, as those of catalogs."""
+    known = sorted(table.glob("metadata/*.metadata.json")) if table.is_dir() else []
+    if not known or (table / "metadata" / "version-hint.text").exists():
+        return ""
+    return f"the folder does not say which of its metadata are current; name them, such as {str(known[-1])!r}"
+
+
 def _bounds(values: Sequence[bytes | None], type: pa.DataType) -> pa.Array:
     """Returns the bounds of a column as statistics compare them; null where a file has none, or not in full.
 
     They are integers of the type that the column had when the file was written: a long may have been an int of four bytes.
     """
-    if not has_exact_bounds(type):
+    in_nanoseconds = pa.types.is_timestamp(type) and type.unit == "ns"  # which some writers cut
+    if not has_exact_bounds(type) or in_nanoseconds:
         return pa.nulls(len(values))
     sizes = (4, 8) if pa.types.is_integer(type) else (max(8, type.bit_width) // 8,)
     numbers = [

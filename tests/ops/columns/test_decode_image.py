@@ -247,6 +247,18 @@ def test_images_are_decoded_as_they_are_read(tmp_path: Path) -> None:
     refused(TypeError, lambda: af.read_files(tmp_path, size=8), "no argument 'size'")  # type: ignore[call-arg]
 
 
+def test_pixels_of_other_kinds_are_bad_images() -> None:
+    floats = cv2.imencode(".pfm", np.full((8, 8, 3), 0.5, np.float32))[1].tobytes()
+    ds = af.from_arrow(pa.table({"image": [floats]}))
+    for mode in ("L", "RGB"):
+        assert (
+            ds.decode_image("image", 2, mode=mode, on_error="skip").to_table().num_rows == 0 or mode == "RGB"
+        )
+    refused(
+        af.DataError, lambda: ds.decode_image("image", 2, mode="L").to_table(), "L of uint8 was asked for"
+    )
+
+
 def test_bytes_after_the_end_of_an_image_do_no_harm() -> None:
     found = af.from_arrow(table(JPEG + b"\0" * 9, JPEG + b"trailer")).decode_image("image", 8)
     assert found.to_table().num_rows == 2

@@ -71,6 +71,22 @@ def test_a_list_of_labels_sets_their_numbers(folder: Path) -> None:
         refused(af.StateError, lambda: other.load_state_dict(state), "labels")
 
 
+def test_a_cache_keeps_the_numbers_of_its_labels(folder: Path, tmp_path: Path) -> None:
+    for names in ("folder", ["dog", "cat", "emu"], ["fox", "emu", "dog", "cat"]):
+        ds = af.read_files(folder, labels=names).select("label")
+        batch = next(iter(ds.cache(tmp_path / "cache").batch(40).to_numpy()))
+        assert batch["label"].tolist() == next(iter(ds.batch(40).to_numpy()))["label"].tolist()
+    some = af.read_files(folder, labels={"emu", "dog", "cat"})  # type: ignore[arg-type]
+    assert some == af.read_files(folder, labels=["cat", "dog", "emu"]), "a set has no order of its own"
+
+
+def test_paths_of_an_iterator_are_read_again(folder: Path) -> None:
+    for read in (af.read_files, af.list_files):
+        ds = read(str(folder / name) for name in ("cat", "dog"))  # type: ignore[arg-type]
+        assert repr(ds)
+        assert ds.num_rows == ds.select("path").to_table().num_rows > 20
+
+
 @pytest.mark.parametrize("size", [None, 7, 1_000])
 def test_a_shuffle_permutes_single_files(folder: Path, size: int | None) -> None:
     rows = {row["path"]: row for row in expected(folder)}

@@ -257,6 +257,14 @@ def test_bad_input(table: Any, tmp_path: Path) -> None:
     ]
     for error, call, text in cases:
         refused(error, call, text)
+    newest = Path(table.metadata_location.removeprefix("file://"))
+    folder = newest.parent.parent  # a catalog keeps which metadata are current
+    refused(
+        af.SourceError,
+        lambda: af.read_iceberg(folder).schema,
+        "which of its metadata are current",
+        newest.name,
+    )
 
 
 def test_delete_files_and_other_formats_are_refused(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
