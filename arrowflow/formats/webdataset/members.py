@@ -5,8 +5,9 @@ The convention is that of the package `webdataset` (https://github.com/webdatase
 with one key are a row. Folders, symbolic links, devices, and names without a dot or that start with one are passed over.
 Members that have data, but in another form than as one run of bytes, are faults: hard links and sparse files.
 
-`tarfile` parses the headers, each by itself: a walk reads a header and goes on behind the contents, which takes some 20 µs a
-member. Names longer than 100 letters lie in a member of their own in front (of GNU's or of POSIX' kind).
+A walk reads a header and goes on behind the contents. `tarfile` parses the headers, each by itself, which takes 20 µs; the
+common one, of a file with a short name, is parsed here in 2 µs.
+Names longer than 100 letters lie in a member of their own in front (of GNU's or of POSIX' kind).
 GNU tar marks a sparse file by its type in its own format, and by records `GNU.sparse.*` in that of POSIX.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import re
 import tarfile
+import zlib
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,6 +31,10 @@ KEY: Final = "__key__"
 _FILES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _EXTENSIONS: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE)
 _NAME: Final = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+_NAME_OF, _SIZE, _SUM, _TYPE, _PREFIX = slice(0, 100), slice(124, 136), slice(148, 156), 156, 345
+"""Places in a header; a prefix is the front part of a long name."""
+_PLAIN_FILE: Final = ord(tarfile.REGTYPE)
+_ADLER_MODULUS: Final = 65_521
 _LENGTH: Final = re.compile(rb"(\d{1,9}) ")
 _LONG_BYTES: Final = 1 << 20
 """The most bytes of a header's extension."""
@@ -119,11 +125,26 @@ class _Told(NamedTuple):
     is_sparse: bool = False
 
 
+_NOTHING: Final = _Told()
+
+
 def walk(source: Source, max_rows: int | None = None) -> Members:
     """Returns the members of an archive, up to its end, to its first fault, or to so many rows."""
-    rows, at, told, fault = _Rows(), 0, _Told(), None
+    rows, at, told, fault = _Rows(), 0, _NOTHING, None
+    member_at = last = 0  # where the latest member has its header, and its last byte
     while fault is None and (max_rows is None or len(rows.keys) <= max_rows):
-        block = source.window(at, BLOCK).tobytes()
+        window = source.window(last, at + BLOCK - last)
+        if last < at and not window.size:
+            fault = f"the archive ends within the member at byte {member_at}; it is cut short"
+            break
+        block = window[at - last :].tobytes()
+        if told is _NOTHING and (plain := _plain(block)) is not None:
+            name, size = plain
+            member_at, start = at, at + BLOCK
+            at = _behind(start, size)
+            last = start + size - 1 if size else at
+            fault = rows.add(name, start, start + size)
+            continue
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
@@ -140,21 +161,35 @@ def walk(source: Source, max_rows: int | None = None) -> Members:
                 fault = f"the archive ends within the header at byte {at}; it is cut short"
                 break
             told = _extended(member.type, text, told)
-            at = _behind(start, member.size)
+            last = at = _behind(start, member.size)
             continue
         name = member.name if told.name is None else told.name
         stop = start + (member.size if told.size is None else told.size)
         is_file = member.type in _FILES
         if (told.is_sparse or not is_file) and (fault := _unread(name, member.type, told, at)) is not None:
             break
-        if stop > start and not source.window(stop - 1, 1).size:
-            fault = f"the archive ends within the member at byte {at}; it is cut short"
-            break
         if is_file:
             fault = rows.add(name, start, stop)
-        at, told = _behind(start, stop - start), _Told()
+        member_at, at, told = at, _behind(start, stop - start), _NOTHING
+        last = stop - 1 if stop > start else at
     done = max_rows is not None and len(rows.keys) > max_rows
     return rows.made(is_whole=fault is None and not done, fault=fault)
+
+
+def _plain(block: bytes) -> tuple[str, int] | None:
+    """Returns the name and the bytes of a file whose header alone tells them in the plainest way; None for any other header."""
+    if len(block) < BLOCK or block[_TYPE] != _PLAIN_FILE or block[_PREFIX] or not block[_NAME_OF.start]:
+        return None
+    try:
+        size = int(block[_SIZE].partition(b"\0")[0], 8)
+        total = int(block[_SUM].partition(b"\0")[0], 8)
+    except ValueError:
+        return None
+    # The header tells the sum of its bytes, with blanks in place of the sum itself. Adler's checksum sums up, too, in 0.1 µs.
+    bytes_sum = total - len(block[_SUM]) * ord(" ") + sum(block[_SUM])
+    if size < 0 or (1 + bytes_sum) % _ADLER_MODULUS != zlib.adler32(block) & 0xFFFF:
+        return None
+    return block[_NAME_OF].partition(b"\0")[0].decode("utf-8", "surrogateescape"), size
 
 
 def _behind(start: int, size: int) -> int:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.formats.webdataset import webdataset
+from arrowflow.formats.webdataset import members, webdataset
 from arrowflow.testing import check_dataset
 from tests.ops.tables import refused
 
@@ -100,6 +100,23 @@ def test_rows_are_the_members_with_one_key(tmp_path: Path, format: int, packed: 
     assert ds.num_rows == len(first + second)
     assert ds.skip(41).take(9).to_table().to_pylist() == expected((first + second)[41:50], names)
     assert ds.select("cls").to_table().to_pylist() == expected(first + second, ["cls"])
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_plain_headers_say_what_tarfile_reads(tmp_path: Path, format: int) -> None:
+    draw = random.Random(format)
+    data = write_tar(tmp_path / "0.tar", random_rows(draw, 60), format, noise=True).read_bytes()
+    plain = 0
+    for at in range(0, len(data), members.BLOCK):
+        block = bytearray(data[at : at + members.BLOCK])
+        if draw.random() < 0.4:  # two such bytes might have the sum of those before
+            block[draw.randrange(len(block))] ^= draw.choice([1, 0x20, 0x80])
+        found = members._plain(bytes(block))
+        if found is not None:
+            member = tarfile.TarInfo.frombuf(bytes(block), "utf-8", "surrogateescape")
+            assert (member.name, member.size, member.type) == (*found, tarfile.REGTYPE)
+            plain += 1
+    assert plain > 40
 
 
 @pytest.mark.slow
