@@ -12,7 +12,8 @@ nothing but JPEGs. It is measured where TensorFlow is installed (`pip install te
 bilinear filter looks at every pixel: what it delivers is better, and takes twice as long.
 
 `decode_image` is arrowflow's operator, and `opencv-pool` the loop by hand with the same decoder: OpenCV decodes and resizes.
-Both smooth colours, as `tf.data, smooth` does, which is what `tf.io.decode_jpeg` does by default.
+Both decode straight into a batch (in front of `batch` the operator is 5 % slower: pixels are copied). Both smooth colours,
+as `tf.data, smooth` does, which is what `tf.io.decode_jpeg` does by default.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def operator() -> harness.Measurement:
 
     one_thread_a_call()
     paths = data.images()
-    images = af.read_parquet(paths).decode_image("jpeg", SIZE).rename({"jpeg": "image"}).batch(BATCH_ROWS)
+    images = af.read_parquet(paths).batch(BATCH_ROWS).decode_image("jpeg", SIZE).rename({"jpeg": "image"})
     loader = images.to_numpy()
     return _measured(paths, lambda: loader)
 

@@ -62,6 +62,7 @@ class Finding:
         cure: The options of `rewrite` that cure it.
         gain: How many times as fast the sample is read after the cure; None where that was not measured.
         least_gain: The gain from which on it is a finding.
+        growth: How many times as large the files are after a cure by another codec.
         filters: Columns by which filters leave out row groups after the cure.
         filtered_gain: As `gain`, of the tenth of rows with the greatest values of one of them: the one that gains most.
     """
@@ -72,6 +73,7 @@ class Finding:
     cure: dict[str, Any] = field(default_factory=dict)
     gain: float | None = None
     least_gain: float = 0.0
+    growth: float | None = None
     filters: Sequence[str] = ()
     filtered_gain: float | None = None
 
@@ -115,7 +117,11 @@ def _examined(words: Sequence[str], source: Read) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="arrowflow-doctor-") as folder:
             for number, finding in enumerate(findings):
                 if finding.cure:
-                    written = sample.written(Path(folder) / str(number), finding.cure)
+                    place = Path(folder) / str(number)
+                    written = sample.written(place, finding.cure)
+                    if finding.cure.get("compression"):
+                        stored = found["bytes"] * sample.rows / found["rows"]
+                        finding.growth = sum(file.stat().st_size for file in place.iterdir()) / stored
                     before, after = sample.compared(written)
                     finding.gain = before / after
                     finding.filtered_gain = _filtered_gain(sample, written, finding.filters)
@@ -285,7 +291,7 @@ def _command(sources: Sequence[str], cure: Mapping[str, Any], found: Mapping[str
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
-    names = ("name", "text", "cost", "gain", "filtered_gain")
+    names = ("name", "text", "cost", "gain", "filtered_gain", "growth")
     return {name: getattr(finding, name) for name in names}
 
 
@@ -298,6 +304,8 @@ def _show(report: Mapping[str, Any]) -> None:
     for each in findings:
         gain = each["gain"]
         speed = "" if gain is None or gain < NOTICED else f"read {gain:.2f} times as fast without it"
+        if each["growth"] is not None and each["growth"] >= NOTICED:
+            speed += f", in files {each['growth']:.2f} times as large"
         filtered = each["filtered_gain"]
         if filtered is not None:
             told = (

@@ -193,6 +193,18 @@ def test_a_cure_that_is_slower_says_so(
     assert "4.00 times as slow to read" in run("doctor", tmp_path, code=1).stdout
 
 
+def test_a_codec_that_makes_files_larger_says_so(
+    tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any], times: Callable[[float], None]
+) -> None:
+    times(2.0)
+    table = pa.table({"x": [f"{number:09}" for number in RNG.permutation(ROWS)]})
+    whole(tmp_path, table, compression="brotli", use_dictionary=False)
+    (finding,) = answer("doctor", tmp_path, code=1)[0]["findings"]
+    shown = run("doctor", tmp_path, code=1).stdout
+    assert finding["growth"] > 1.1
+    assert f"2.00 times as fast without it, in files {finding['growth']:.2f} times as large" in shown
+
+
 def test_what_bounds_gain_is_measured_with_a_filter(
     tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
