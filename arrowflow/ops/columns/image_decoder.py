@@ -1,17 +1,20 @@
 """`ImageDecoder`: one encoded image after the other, into pixels of one size.
 
 OpenCV decodes, resizes and turns, without the interpreter lock. It was chosen by measurement, in ms of CPU time for an image of
-500 x 375 and one of 1920 x 1080, to 224 x 224, on one core of an AMD EPYC with AVX-512:
+500 x 375 and one of 1920 x 1080, to 224 x 224, on one core of an Intel Xeon with AVX-512:
 
-| library | 500 x 375 | 1920 x 1080 |
-|---|---|---|
-| OpenCV 5.0, shrunk while it decodes where that leaves enough | 0.95 | 6.7 |
-| OpenCV 5.0, whole | 0.94 | 9.7 |
-| simplejpeg 1.9, shrunk, resized by OpenCV | 1.12 | 6.3 |
-| Pillow 13, shrunk (`draft`) | 2.46 | 7.8 |
+| library | 500 x 375 | 1920 x 1080 | licence, wheels |
+|---|---|---|---|
+| OpenCV 5.0, shrunk while it decodes where that leaves enough | 0.96 | 3.6 | Apache 2.0; for every Python here |
+| OpenCV 5.0, whole | 0.95 | 6.2 | |
+| simplejpeg 1.9, shrunk, resized by OpenCV | 0.93 | 3.6 | MIT; for every Python here |
+| simplejpeg 1.9, whole, colours not smoothed | 0.87 | 5.4 | |
+| Pillow 13, shrunk (`draft`) | 2.0 | 4.4 | MIT-CMU; for every Python here |
+| torchvision 0.29 (`decode_jpeg`), resized by OpenCV | 0.97 | 6.0 | BSD; for one version of PyTorch each |
+| pyvips 8.18 (`thumbnail`) | 3.4 | 8.3 | LGPL; for every Python here |
 
-pyvips 8.18 took 3.9 and 1.3 times as long as OpenCV. simplejpeg reads JPEG alone. OpenCV reads JPEG, PNG, WebP, BMP and
-TIFF, has wheels for every Python here, and the Apache licence.
+OpenCV, simplejpeg and torchvision call libjpeg-turbo; whole images of the first two have the same pixels. PyTurboJPEG calls it,
+too, but its wheel is without the library. OpenCV reads JPEG, PNG, WebP, BMP and TIFF, and resizes.
 
 A JPEG is shrunk by 2, 4 or 8 while it is decoded (by its DCT), as long as it stays as large as the pixels that are wanted. EXIF
 orientation is applied. OpenCV fills the rest of an image that is cut short with grey, so the end of the file is looked for first.
