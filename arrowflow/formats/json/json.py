@@ -36,6 +36,7 @@ from arrowflow.formats.types import check_texts, convert, decoded_schema
 from arrowflow.storage import File, Store
 from arrowflow.types import is_list
 
+_BLANKS: Final = b" \t\r\n"
 _ARRAY: Final = "array"
 _OBJECTS: Final = "objects"
 _SCANNERS: Final[dict[str, Callable[[], Scanner]]] = {
@@ -82,10 +83,10 @@ class JsonFormat(TextFormat):
         """See `TextFormat.layout`: finds out whether the file is an array, and infers types from the first rows."""
         kind = ""
         while (data := source.window(start, SAMPLE_BYTES)).size:
-            shown = np.flatnonzero(data > ord(" "))
-            if shown.size:
-                kind = _kind(data[shown[0] :])
-                start += int(shown[0]) + (kind == _ARRAY)
+            blanks = data.size - len(data.tobytes().lstrip(_BLANKS))  # other control characters are no JSON
+            if blanks < data.size:
+                kind = _kind(data[blanks:])
+                start += blanks + (kind == _ARRAY)
                 break
             start += data.size
         if self.types is not None:
@@ -228,7 +229,7 @@ def _kind(data: Bytes) -> str:
         return ""
     shown = data > ord(" ")
     before, behind = data[:place][shown[:place]], data[place:][shown[place:]]
-    goes_on = before[-1] in _NOT_ENDED and not (behind.size and behind[0] == ord("{"))
+    goes_on = before.size and before[-1] in _NOT_ENDED and not (behind.size and behind[0] == ord("{"))
     return _OBJECTS if goes_on else ""  # else a line is cut off, and the next one begins an object
 
 

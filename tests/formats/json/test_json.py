@@ -260,6 +260,8 @@ BAD: dict[str, tuple[bytes, type[Exception], str]] = {
     "no UTF-8": (b'{"a": "\xff"}\n', SourceError, "UTF8"),
     "no UTF-8 in a key": (b'{"\xff": 1}\n', SourceError, "utf-8"),
     "UTF-16": ('{"a": 1}'.encode("utf-16"), SourceError, "UTF-16"),
+    "a control character in front": (b'\x0b{"a": 1}\n', SourceError, "row 1"),
+    "a line of a control character": (b'\x0b\n{"a": 1}\n', SourceError, "row 1"),
     "a null character": (b'{"a": "x\0y"}\n', SourceError, "row 1"),
     "an array that is not closed": (b'[{"a": 1}, {"a": 2}', SourceError, "no `]`"),
     "an array cut behind a comma": (b'[{"a": 1},', SourceError, "no `]`"),
