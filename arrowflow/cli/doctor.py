@@ -117,14 +117,7 @@ def _examined(words: Sequence[str], source: Read) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="arrowflow-doctor-") as folder:
             for number, finding in enumerate(findings):
                 if finding.cure:
-                    place = Path(folder) / str(number)
-                    written = sample.written(place, finding.cure)
-                    if finding.cure.get("compression"):
-                        stored = found["bytes"] * sample.rows / found["rows"]
-                        finding.growth = sum(file.stat().st_size for file in place.iterdir()) / stored
-                    before, after = sample.compared(written)
-                    finding.gain = before / after
-                    finding.filtered_gain = _filtered_gain(sample, written, finding.filters)
+                    _try(finding, sample, Path(folder) / str(number), found["bytes"] / found["rows"])
             kept = [each for each in findings if each.gain is None or each.gain >= each.least_gain]
             cure = _together(kept)
             tried = sample.compared(sample.written(Path(folder) / "all", cure)) if cure else None
@@ -140,6 +133,17 @@ def _examined(words: Sequence[str], source: Read) -> dict[str, Any]:
         "gain": tried and tried[0] / tried[1],
         "cure": _command(words, cure, found) if cure else None,
     }
+
+
+def _try(finding: Finding, sample: Sample, folder: Path, row_bytes: float) -> None:
+    """Measures the cure of a finding; a row of the source takes so many bytes in its files."""
+    written = sample.written(folder, finding.cure)
+    if finding.cure.get("compression"):
+        num_bytes = sum(file.stat().st_size for file in folder.iterdir())
+        finding.growth = num_bytes / (row_bytes * sample.rows)
+    before, after = sample.compared(written)
+    finding.gain = before / after
+    finding.filtered_gain = _filtered_gain(sample, written, finding.filters)
 
 
 def _filtered_gain(sample: Sample, written: Dataset, filters: Sequence[str]) -> float | None:
