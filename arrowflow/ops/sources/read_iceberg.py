@@ -182,8 +182,8 @@ class _Snapshot:
                 continue
             nulls = [(file.null_value_counts or {}).get(number) for file in self.files]
             columns[name] = (
-                _bounds([(file.lower_bounds or {}).get(number) for file in self.files], type),
-                _bounds([(file.upper_bounds or {}).get(number) for file in self.files], type),
+                _bounds([file.lower_bounds for file in self.files], number, type),
+                _bounds([file.upper_bounds for file in self.files], number, type),
                 pa.array(nulls, pa.int64()),
             )
         return FileStatistics(pa.array([file.record_count for file in self.files], pa.int64()), columns)
@@ -226,15 +226,16 @@ def _without_hint(table: Path) -> str:
     return f"the folder does not say which of its metadata are current; name them, such as {str(known[-1])!r}"
 
 
-def _bounds(values: Sequence[bytes | None], type: pa.DataType) -> pa.Array:
+def _bounds(bounds: Sequence[Mapping[int, bytes] | None], number: int, type: pa.DataType) -> pa.Array:
     """Returns the bounds of a column as statistics compare them; null where a file has none, or not in full.
 
     They are integers of the type that the column had when the file was written: a long may have been an int of four bytes.
     """
     in_nanoseconds = pa.types.is_timestamp(type) and type.unit == "ns"  # which some writers cut
     if not has_exact_bounds(type) or in_nanoseconds:
-        return pa.nulls(len(values))
+        return pa.nulls(len(bounds))
     sizes = (4, 8) if pa.types.is_integer(type) else (max(8, type.bit_width) // 8,)
+    values = [(of_file or {}).get(number) for of_file in bounds]
     numbers = [
         int.from_bytes(value, "little", signed=True) if value is not None and len(value) in sizes else None
         for value in values
