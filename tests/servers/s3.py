@@ -60,8 +60,10 @@ class S3Server:
     def native(self, url: str | None = None, **options: Any) -> pafs.S3FileSystem:
         """Returns pyarrow's client; `url` is that of a proxy in front of the server.
 
-        It waits for milliseconds between its tries; by its usual strategy it waits for seconds.
+        It waits for milliseconds between its tries; by its usual strategy it waits for seconds. And it waits for
+        answers as long as a busy machine may need: by default it asks again after 1 and 3 seconds.
         """
+        options = {"connect_timeout": 60, "request_timeout": 60, **options}
         return pafs.S3FileSystem(
             retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=3),
             access_key=KEY,
