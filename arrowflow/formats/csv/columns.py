@@ -61,6 +61,20 @@ def wide_bytes(columns: int) -> int:
     return min(columns, GROUP_COLUMNS) * _DECODING_BYTES + columns * _MADE_BYTES
 
 
+def can_be_empty(type: pa.DataType) -> bool:
+    """Whether an empty field can be a value."""
+    return not (pa.types.is_primitive(type) or pa.types.is_decimal(type) or pa.types.is_null(type))
+
+
+def read_block(data: pa.Buffer, names: object, parse: csv.ParseOptions, convert: object) -> pa.Table:
+    """Reads lines, the last of which may have no line end, on the calling thread."""
+    text = as_bytes(data)
+    if text[-1] not in (ord("\r"), ord("\n")):
+        data = owned(text, b"\n")
+    read = csv.ReadOptions(use_threads=False, block_size=data.size, column_names=names)
+    return read_columns(data, read, parse, convert)
+
+
 def read_columns(
     data: pa.Buffer, read: csv.ReadOptions, parse: csv.ParseOptions, convert: csv.ConvertOptions
 ) -> pa.Table:

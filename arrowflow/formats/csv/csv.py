@@ -13,14 +13,14 @@ import pyarrow as pa
 from pyarrow import csv
 
 from arrowflow.errors import SourceError, repeated
-from arrowflow.formats.csv.columns import header_fields, read_columns, wide_bytes
+from arrowflow.formats.csv.columns import can_be_empty, header_fields, read_block, read_columns, wide_bytes
 from arrowflow.formats.csv.lines import CsvLines
 from arrowflow.formats.csv.options import LATER_OPTIONS, checked
 from arrowflow.formats.csv.rows import Lines, good_numbers, number_columns, with_lengths
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.formats.text.blocks import Source, as_bytes, behind_lines, first_records, owned
 from arrowflow.formats.text.codings import UTF8, with_codecs
-from arrowflow.formats.text.scan import Bytes, starts_of
+from arrowflow.formats.text.scan import Bytes, Scanner, starts_of
 from arrowflow.formats.text.text import HIDDEN, SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_texts, may_be_rounded
 from arrowflow.formats.types import decoded_schema
@@ -28,6 +28,9 @@ from arrowflow.storage import File
 
 _HEAD_BYTES: Final = 256 << 10
 """Bytes of the first bad block that are read for hints: a block read in vain takes 12 ms, and these 1 ms."""
+
+_SOUND: Final = "sound"
+"""The kind of files in which no quote closes a field in front of more text, as `CsvLines.is_sound` says."""
 
 _LINES: Final = "lines of other lengths"
 """The hint that there are some."""
@@ -110,6 +113,11 @@ class CsvFormat(TextFormat):
         """See `TextFormat.scanner`."""
         return CsvLines(self._delimiter(file), self.quote_char, self.escape_char, self.comment_prefix)
 
+    def scanned(self, layout: Layout, scanner: Scanner) -> Layout:
+        """See `TextFormat.scanned`: `decode` looks at quotes where this has not."""
+        assert isinstance(scanner, CsvLines)
+        return replace(layout, kind=_SOUND) if scanner.is_sound else layout
+
     def recode(self, encoding: str) -> str:
         """See `TextFormat.recode`."""
         return f"give encoding={encoding!r}"
@@ -184,8 +192,8 @@ class CsvFormat(TextFormat):
         if "" in self.null_values:
             return self._decoded(data, layout, types, file)
         # Only texts can be empty, so these are read by themselves.
-        texts = pa.schema([each for each in types if _can_be_empty(each.type)])
-        others = pa.schema([each for each in types if not _can_be_empty(each.type)])
+        texts = pa.schema([each for each in types if can_be_empty(each.type)])
+        others = pa.schema([each for each in types if not can_be_empty(each.type)])
         found: dict[str, pa.Array] = {}
         for some, empty in ((texts, False), (others, True)):
             if some.names:
@@ -200,7 +208,7 @@ class CsvFormat(TextFormat):
         """Returns some columns, in which empty fields are null if `null_values` or `empty` say so."""
         convert = self._convert(empty=empty, include_columns=types.names, column_types=types)
         try:
-            table = self._read(data, layout.schema.names, file, convert)
+            table = self._read(data, layout.schema.names, file, convert, kind=layout.kind)
         except pa.ArrowInvalid as error:
             names = layout.schema.names
             text = _COLUMN.sub(lambda found: f"column {names[int(found[1])]!r}", str(error))
@@ -248,7 +256,8 @@ class CsvFormat(TextFormat):
             given = [pa.field(each.name, pa.binary()) if each.name in doubtful else each for each in types]
             convert = self._convert(include_columns=types.names, column_types=pa.schema(given))
             try:
-                return self._read(data, names, block.file, convert, lines), doubtful, lines
+                table = self._read(data, names, block.file, convert, lines, kind=block.layout.kind)
+                return table, doubtful, lines
             except pa.ArrowInvalid as error:
                 found = _COLUMN.search(str(error))
                 name = None if found is None else names[int(found[1])]
@@ -292,7 +301,14 @@ class CsvFormat(TextFormat):
         return "\t" if path.endswith(with_codecs(".tsv")) else ","
 
     def _read(
-        self, data: pa.Buffer, names: object, file: File, convert: object = None, bad: Lines | None = None
+        self,
+        data: pa.Buffer,
+        names: object,
+        file: File,
+        convert: object = None,
+        bad: Lines | None = None,
+        *,
+        kind: str = "",
     ) -> pa.Table:
         """Reads bytes as one block, on the calling thread; lines of other lengths go to `bad` if it is given."""
         lines = self.scanner("", file)
@@ -301,11 +317,13 @@ class CsvFormat(TextFormat):
         ragged = Lines(keep=False) if self.truncate_ragged_lines and names is not None else None
         if (handler := ragged or bad) is not None:
             parse.invalid_row_handler = handler
-        table = _as_block(data, names, lines, parse, convert)
+        if kind != _SOUND:
+            _checked_quotes(as_bytes(data), lines)
+        table = read_block(data, names, parse, convert)
         if ragged is None or not ragged.lacking:
             return table
         data = with_lengths(data, lines, ragged.lacking, parse.delimiter, self._null_words())
-        return _as_block(data, names, lines, parse, convert)
+        return read_block(data, names, parse, convert)
 
     def _parse_options(self, file: File) -> csv.ParseOptions:
         # Quoted line ends are read all the same: this option concerns only readers that cut files at line ends.
@@ -356,23 +374,8 @@ def _is_utf8(data: pa.Buffer) -> bool:
     return True
 
 
-def _can_be_empty(type: pa.DataType) -> bool:
-    """Whether an empty field can be a value."""
-    return not (pa.types.is_primitive(type) or pa.types.is_decimal(type) or pa.types.is_null(type))
-
-
 def _is_escaped(word: str, escape: str | None) -> bool:
     return escape is not None and len(word) > 1 and word.startswith(escape)
-
-
-def _as_block(
-    data: pa.Buffer, names: object, lines: CsvLines, parse: csv.ParseOptions, convert: object
-) -> pa.Table:
-    text = _checked_quotes(as_bytes(data), lines)
-    if text[-1] not in (ord("\r"), ord("\n")):
-        data = owned(text, b"\n")
-    read = csv.ReadOptions(use_threads=False, block_size=data.size, column_names=names)
-    return read_columns(data, read, parse, convert)
 
 
 def _checked_quotes(text: Bytes, lines: CsvLines) -> Bytes:

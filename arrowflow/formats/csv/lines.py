@@ -20,6 +20,9 @@ class CsvLines:
 
     As in pyarrow a quote opens a text only at the start of a field, and a lone carriage return ends a line. The byte after an
     escape is a letter of the text, whatever it is.
+
+    Attributes:
+        is_sound: Whether the scanned bytes have no quote that `misplaced` returns: nobody has to look for one again.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class CsvLines:
         self._comment = b"" if comment is None else comment.encode()
         # The byte of the quote that opens a text, if the next scan goes on in this text.
         self._opened: int | None = None
+        self.is_sound = True
         self._starts_field = np.zeros(256, np.bool_)
         self._starts_field[[ord(delimiter), _NEWLINE, _RETURN]] = True
 
@@ -50,7 +54,8 @@ class CsvLines:
         if self._quote is not None:
             toggles = self._toggles(data, self._quote)
             if toggles.size:
-                stops = stops[np.searchsorted(toggles, stops) % 2 == 0]
+                self.is_sound = self.is_sound and not self._misplaced(data, toggles).size
+                stops = _outside(stops, toggles)
                 if is_last and toggles.size % 2:
                     start = int(stops[-1]) + 1 if stops.size else 0
                     place = self._open_quote(data[start:])
@@ -64,7 +69,8 @@ class CsvLines:
             ends, stops = np.append(ends, data.size), np.append(stops, data.size)
         starts = starts_of(ends)
         is_blank = stops == starts
-        is_blank |= (stops == starts + 1) & (data[np.minimum(starts, data.size - 1)] == _RETURN)
+        short = np.flatnonzero(stops == starts + 1)
+        is_blank[short] = data[starts[short]] == _RETURN
         if comments[0]:
             is_blank |= np.isin(starts, comments[0])
         return ends, ~is_blank
@@ -78,13 +84,17 @@ class CsvLines:
         if self._quote is None:
             return _NONE
         data = self._unescaped(data)
-        closing = self._toggles(data, self._quote)[1::2]
+        return self._misplaced(data, self._toggles(data, self._quote))
+
+    def _misplaced(self, data: Bytes, toggles: Offsets) -> Offsets:
+        closing = toggles[1::2]
         following = data[np.minimum(closing + 1, data.size - 1)]
         ends = self._starts_field[following] | (following == self._quote) | (closing == data.size - 1)
         return closing[~ends]
 
     def lack(self, data: Bytes, base: int) -> Lack | None:
         """See `Scanner.lack`: a quoted text may hold line ends."""
+        self.is_sound = False  # the parts of a record that is not held are not looked at together
         if self._opened is not None:
             data, base = self._in_text(data), base - 1
         data = self._unescaped(_with(data, self._comments(data), _LETTER))
@@ -191,6 +201,15 @@ class CsvLines:
                 toggles.append(place)
                 is_open = not is_open
         return np.array(toggles, np.int64)
+
+
+def _outside(stops: Offsets, toggles: Offsets) -> Offsets:
+    """Returns the places outside of quoted texts, given where these begin and end."""
+    if toggles.size < stops.size and toggles.size % 2 == 0:
+        before = np.searchsorted(stops, toggles)
+        if (before[::2] == before[1::2]).all():
+            return stops
+    return stops[np.searchsorted(toggles, stops) % 2 == 0]
 
 
 def _with(data: Bytes, comments: tuple[list[int], list[int]], byte: int) -> Bytes:

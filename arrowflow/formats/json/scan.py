@@ -77,7 +77,7 @@ class JsonObjects:
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """See `Scanner.scan`."""
-        brackets = _outside(np.flatnonzero(_DEPTH[data]), _json_quotes(data))
+        brackets = _outside(_brackets(data), _json_quotes(data))
         depths = np.cumsum(_DEPTH[data[brackets]], dtype=np.int64)
         if (depths < 0).any():
             place = base + int(brackets[np.argmax(depths < 0)])
@@ -108,7 +108,7 @@ def element_ends(data: Bytes) -> Offsets:
 
 def nesting(data: Bytes) -> int:
     """Returns how deep the values of some records are nested; 1 for an object without others inside."""
-    marks = _outside(np.flatnonzero(_DEPTH[data]), _json_quotes(data))
+    marks = _outside(_brackets(data), _json_quotes(data))
     return int(np.cumsum(_DEPTH[data[marks]], dtype=np.int64).max(initial=0))
 
 
@@ -116,7 +116,7 @@ def first_end_within(data: Bytes) -> int | None:
     """Returns the place behind the first line end within a bracket, outside of texts; None if there is none."""
     quotes = _json_quotes(data)
     ends = _outside(np.flatnonzero(data == _NEWLINE), quotes)
-    marks = _outside(np.flatnonzero(_DEPTH[data]), quotes)
+    marks = _outside(_brackets(data), quotes)
     depths = np.concatenate([[0], np.cumsum(_DEPTH[data[marks]], dtype=np.int64)])
     within = ends[depths[np.searchsorted(marks, ends)] > 0]
     return int(within[0]) + 1 if within.size else None
@@ -125,8 +125,7 @@ def first_end_within(data: Bytes) -> int | None:
 def _elements(data: Bytes) -> tuple[Offsets, bool]:
     """Returns the ends of elements, and whether the array ends with the last element."""
     quotes = _json_quotes(data)
-    folded = data | 0x20  # this makes brackets braces
-    brackets = _outside(np.flatnonzero((folded == ord("{")) | (folded == ord("}"))), quotes)
+    brackets = _outside(_brackets(data), quotes)
     depths = np.cumsum(_DEPTH[data[brackets]], dtype=np.int64)
     behind = brackets[(depths == 0) & (_DEPTH[data[brackets]] < 0)] + 1
     if behind.size and behind[-1] == data.size:
@@ -146,6 +145,12 @@ def _elements_by_commas(data: Bytes, quotes: Offsets) -> tuple[Offsets, bool]:
     is_end = (data[marks] == _COMMA) & (depths == 0)
     is_end |= depths < 0
     return marks[is_end] + 1, bool(closing.size)
+
+
+def _brackets(data: Bytes) -> Offsets:
+    """Returns the brackets and braces."""
+    folded = data | 0x20  # this makes brackets braces
+    return np.flatnonzero((folded == ord("{")) | (folded == ord("}")))
 
 
 def _outside(places: Offsets, quotes: Offsets) -> Offsets:

@@ -197,6 +197,10 @@ class TextFormat(Format):
             SchemaError: There is no type for a column.
         """
 
+    def scanned(self, layout: Layout, scanner: Scanner) -> Layout:
+        """Returns the layout with what the scan of the whole file has found."""
+        return layout
+
     @abstractmethod
     def scanner(self, kind: str, file: File) -> Scanner:
         """Returns the scanner that finds the records."""
@@ -222,6 +226,8 @@ class TextFormat(Format):
             layout = self.layout(source, self._behind_bom(source), file)
             scanner = self.scanner(layout.kind, file)
             blocks = cut(source, scanner, layout.start, self.block_bytes, only_first=only_first)
+        if not only_first:
+            layout = self.scanned(layout, scanner)
         if self.types is None and any(map(is_unknown, layout.schema.types)):
             layout = dataclasses.replace(layout, schema=self._further(store, file, layout))
         widths = {each.name: width_bits(each.type) for each in layout.schema}

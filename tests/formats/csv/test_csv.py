@@ -504,6 +504,27 @@ def test_a_quote_that_is_opened_by_mistake(
         refused(lambda: af.read_csv(path, block_bytes=64), SourceError, text)
 
 
+@pytest.mark.parametrize("escape", [None, "\\"])
+@given(data=st.text('"",\n\rx\\\\#', min_size=1, max_size=40), window=st.integers(1, 12))
+def test_a_scan_finds_the_quotes_that_no_block_needs_to_be_searched_for(
+    data: str, window: int, escape: str | None
+) -> None:
+    text = np.frombuffer(data.encode(), np.uint8)
+
+    class Held:
+        def window(self, start: int, size: int) -> Any:
+            return text[start : start + size]
+
+    lines = CsvLines(",", '"', escape, "#")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_WINDOW_BYTES", window)
+        try:
+            blocks.cut(Held(), lines, 0, 16)
+        except SourceError:  # of a quote that is never closed
+            return
+    assert lines.is_sound == (not lines.misplaced(lines.without_comments(text)).size)
+
+
 def test_records_are_held_up_to_64_mib() -> None:
     """So much is read into memory before a quote is found to be open."""
     asked: list[int] = []
