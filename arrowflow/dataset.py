@@ -30,8 +30,6 @@ import pyarrow as pa
 from arrowflow import run
 from arrowflow.clock import WallClock
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.cluster.on_cluster import OnCluster
-from arrowflow.cluster.to_ray import ray_dataset
 from arrowflow.delivery import EpochCounter, PassStart, RecordBatches
 from arrowflow.errors import ArrowflowError, DataError, PlanError, counted, printable, shown
 from arrowflow.executor.processes.wire import check_portable
@@ -52,7 +50,6 @@ from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.tf import TfExport, tf_dataset
 from arrowflow.loaders.torch import TorchExport, torch_dtype
-from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
 from arrowflow.observe.diagram import diagram
 from arrowflow.observe.glance import glance
@@ -116,8 +113,6 @@ from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.ops.sources.from_arrow import from_arrow
 from arrowflow.ops.sources.from_memory import FromMemory, from_batches
-from arrowflow.ops.sources.read_delta import ReadDelta
-from arrowflow.ops.sources.read_iceberg import ReadIceberg
 from arrowflow.options import AUTOTUNE, OnError, Options, check_flag, check_size, with_arguments
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
@@ -1911,6 +1906,8 @@ class Dataset:
             raise PlanError(f"with_engine: engine is an af.RayEngine, got {shown(engine)}")
         found = self._on_engine
         if found is None or found[0] != engine:
+            from arrowflow.cluster.on_cluster import OnCluster
+
             # Kept, so that the loaders of all epochs have the same workers.
             found = self._on_engine = engine, Dataset(OnCluster.of_plan(self._plan, engine))
             found[1]._epochs = self._epochs
@@ -2215,6 +2212,8 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
+        from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
+
         name = "to_torch_dataset"
         request = _request(name, lists, arguments, torch_dtype)
         prepares, rest = self._picked(name, request)
@@ -2437,6 +2436,8 @@ class Dataset:
             >>> blocks.count()  # doctest: +SKIP
             1000
         """
+        from arrowflow.cluster.to_ray import ray_dataset
+
         rows = self.num_rows
         return ray_dataset(
             self._first_epoch, self._ready().bound.schema, rows if isinstance(rows, int) else None
@@ -3171,8 +3172,8 @@ def _is_here(source: Node) -> bool:
     """Whether the columns of a node are in memory, or in the footer of one file on this machine."""
     if not isinstance(source, Read):
         return source.in_memory
-    if isinstance(source, ReadDelta | ReadIceberg) or source.missing_columns == "null":
-        return False  # a log is read, or all footers
+    if type(source) is not Read or source.missing_columns == "null":
+        return False  # the log of a table is read, or all footers
     paths = source.paths if isinstance(source.paths, list | tuple) else [source.paths]
     is_local = source.filesystem is None and not any("://" in str(path) for path in paths)
     return is_local and source.format.name in {"parquet", "ipc"}

@@ -7,7 +7,6 @@ them. An exception of the user's own code is always kept as `__cause__`.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections import Counter
@@ -246,6 +245,8 @@ def closest(name: str, names: Iterable[str], *, kind: str = "columns") -> str:
         >>> closest("pricee", ["price", "tax"])
         "did you mean 'price'?"
     """
+    import difflib
+
     known = list(names)
     matches = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if matches:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Final, NamedTuple
 
 from arrowflow.errors import printable
@@ -183,4 +182,6 @@ def _boxes(bars: list[Bar], length: float) -> Iterator[tuple[float, float, float
 
 def safe(text: str) -> str:
     """Returns a text as HTML that shows it, whatever it holds."""
-    return escape(printable(text))
+    import html
+
+    return html.escape(printable(text))

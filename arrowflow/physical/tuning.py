@@ -6,7 +6,6 @@ a tuner the limits are those that `default_limits` derives from the plan and the
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -421,6 +420,8 @@ class Statistics(EngineStatistics):
         return self.summary
 
     def _repr_html_(self) -> str:
+        import html
+
         return f"<pre>{html.escape(self.summary)}</pre>"
 
     @property

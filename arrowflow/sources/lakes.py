@@ -11,9 +11,6 @@ from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import find
-from arrowflow.ops.sources.read_delta import ReadDelta, as_table
-from arrowflow.ops.sources.read_iceberg import ReadIceberg, as_metadata
-from arrowflow.ops.sources.read_lance import ReadLance
 from arrowflow.options import AUTOTUNE, check_size, parallel_calls
 
 
@@ -54,12 +51,14 @@ def read_delta(
         >>> af.read_delta(folder, version=0).num_rows
         3
     """
+    from arrowflow.ops.sources.read_delta import ReadDelta
+
     return Dataset(
         ReadDelta(
             format=find("parquet"),
             paths=(),
             filesystem=filesystem,
-            table=as_table(_path("read_delta", table)),
+            table=_as_table("read_delta", table),
             version=None if version is None else check_size("read_delta", "version", version, least=0),
             log_options=_client("read_delta", "storage_options", storage_options),
             num_parallel_calls=parallel_calls("read_delta", num_parallel_calls),
@@ -102,6 +101,8 @@ def read_iceberg(
         Dataset
           read_iceberg('/lake/rows/metadata/00001.metadata.json'; snapshot 3)
     """
+    from arrowflow.ops.sources.read_iceberg import ReadIceberg, as_metadata
+
     is_loaded = hasattr(table, "metadata_location")
     location, own = as_metadata(table if is_loaded else _path("read_iceberg", table))
     client = _client("read_iceberg", "properties", properties)
@@ -156,9 +157,11 @@ def read_lance(
         >>> af.read_lance(folder, version=1).num_rows
         3
     """
+    from arrowflow.ops.sources.read_lance import ReadLance
+
     return Dataset(
         ReadLance(
-            table=as_table(_path("read_lance", table)),
+            table=_as_table("read_lance", table),
             version=None if version is None else check_size("read_lance", "version", version),
             client=_client("read_lance", "storage_options", storage_options),
             num_parallel_calls=parallel_calls("read_lance", num_parallel_calls),
@@ -171,6 +174,12 @@ def _path(operator: str, table: object) -> str:
     if not isinstance(path, str) or not path:
         raise PlanError(f"{operator}: expected the path or the URL of a table, got {shown(table)}")
     return path
+
+
+def _as_table(operator: str, table: object) -> str:
+    """Returns the folder or the URL of a table as a text; a local one as an absolute path."""
+    path = _path(operator, table)
+    return path if "://" in path else os.path.abspath(path)  # links stay
 
 
 def _client(operator: str, argument: str, given: Any) -> dict[str, str] | None:

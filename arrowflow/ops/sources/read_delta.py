@@ -14,7 +14,6 @@ by `Read`, so order, pruning, budgets, ranks and resume are those of `read_parqu
 from __future__ import annotations
 
 import dataclasses
-import os
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -261,9 +260,3 @@ def _has_deletions(found: Any) -> bool:
         return _table(found.deletion_vectors()).num_rows > 0
     except Exception:  # noqa: BLE001  # it names a vector that cannot be read
         return True
-
-
-def as_table(table: str | os.PathLike[str]) -> str:
-    """Returns the folder or the URL of a table as a text; a local one as an absolute path."""
-    text = os.fspath(table)
-    return text if "://" in text else os.path.abspath(text)  # links stay
