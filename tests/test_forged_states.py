@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
@@ -75,6 +76,26 @@ def test_an_endless_input_does_not_skip_rows_for_ever() -> None:
             "to 4,294,967,296",
             "altered",
         )
+
+
+def test_no_more_rows_are_gone_than_were_cut() -> None:
+    """An endless input would skip the others for an hour."""
+
+    def documents() -> af.Dataset:
+        return af.from_arrow(pa.table({"tokens": [[1, 2, 3]] * 9})).repeat()
+
+    makes: dict[str, Make] = {
+        "batch": lambda: af.range(3).repeat().batch(7),
+        "shuffle": lambda: af.range(3).repeat().shuffle(7),
+        "first_fit": lambda: documents().pack_sequences("tokens", 8, window_rows=4),
+        "concat_then_split": lambda: documents().pack_sequences(
+            "tokens", 8, window_rows=4, strategy="concat_then_split"
+        ),
+    }
+    for make in makes.values():
+        refused(af.StateError, loads(make, ("position", 1), 1 << 31), " is 21474836", "expected at most")
+    left = loads(makes["concat_then_split"], ("position", 3), 1 << 40)
+    refused(af.StateError, left, "offset + left is ", "expected at most")
 
 
 def test_rows_between_windows_that_do_not_touch_are_no_forgery() -> None:

@@ -35,8 +35,8 @@ Success
        call waits for them. The ledger's peak counts them.
     k. So the ledger's peak is the budget, and the largest call: the chunk that it makes, its scratch, and the chunks that
        its input stands on. Two things come on top. Of operators whose chunks exceed the budget each, one of each is
-       there. And calls in flight may make more than twice of that which all calls before foretold, as where rows grow
-       from one file to the next.
+       there; `interleave` takes rows of several elements in turn, and each of these has operators of its own. And calls in
+       flight may make more than twice of that which all calls before foretold, as where rows grow from one file to the next.
  4. The consumer's thread runs the last serial kernel (slicing batches) and the consumer's own code. If the consumer
     comes back at once, and all that is left is known to be cheap, its thread runs every call (see `consumer`).
  5. A call that computes takes a token of the CPU budget, serial calls too. A call that waits takes none, nor does a

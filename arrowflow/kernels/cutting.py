@@ -12,6 +12,7 @@ from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.plan.position import Gone, Position
+from arrowflow.plan.shape import Shape, at_most
 
 
 @dataclass(slots=True)
@@ -34,6 +35,11 @@ class CutPosition(NamedTuple):
     before: Position
     offset: Gone
     number: int
+
+
+def cut_shape(size: int) -> Shape:
+    """Returns the shape of the position of a kernel that cuts every `size` rows: no more rows are gone than were cut."""
+    return Shape(CutPosition, lambda at: at_most("offset", at.offset, at.number * size))
 
 
 class CuttingKernel(SerialKernel):

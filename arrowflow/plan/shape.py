@@ -197,6 +197,11 @@ def below(name: str, number: int, limit: int) -> str | None:
     return None if number < limit else f"{name} is {number}, expected less than {limit}"
 
 
+def at_most(name: str, number: int, limit: int) -> str | None:
+    """Returns what is wrong with a number that is above a limit; None for nothing."""
+    return None if number <= limit else f"{name} is {number}, expected at most {limit}"
+
+
 def parts(name: str, values: Sequence[Any], count: int) -> str | None:
     """Returns what is wrong with values that are not so many; None for nothing."""
     return None if len(values) == count else f"{name} has {len(values)} parts, expected {count}"

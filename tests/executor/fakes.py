@@ -280,7 +280,9 @@ class Stepper(Engine):
     Attributes:
         largest_bytes: The most that one call reserved, or made.
         largest_call_bytes: The same, with the chunks that the call's input stands on: of a window, all that it has rows of.
-        largest_made_bytes: The most that a call of each stage made.
+        largest_made_bytes: The most that a call of each stage made; elements of `interleave` have stages of the same key.
+        largest_beside_bytes: The most that calls of stages that are open together made, of those that exceed the budget
+            each, without the largest one.
         unforeseen_bytes: Bytes that calls of parallel stages, started within the budget, made beyond those that had to be
             free for them.
     """
@@ -289,6 +291,8 @@ class Stepper(Engine):
         super().__init__(*arguments, **options)
         self.largest_bytes = self.largest_call_bytes = self.unforeseen_bytes = 0
         self.largest_made_bytes: dict[StageKey, int] = {}
+        self.largest_beside_bytes = 0
+        self._too_large: dict[Queue, int] = {}
         self._within: set[Any] = set()  # calls in flight that did not go beyond the budget
         self.pool.spawn = lambda: None  # type: ignore[method-assign]
         # Its calls take no time at all; still they are the test's to run.
@@ -332,6 +336,10 @@ class Stepper(Engine):
             made = stage.bytes - made
             self.largest_bytes = max(self.largest_bytes, least, made)
             self.largest_made_bytes[stage.key] = max(made, self.largest_made_bytes.get(stage.key, 0))
+            if made > self.ledger.budget:
+                self._too_large[stage] = max(made, self._too_large.get(stage, 0))
+                sizes = [self._too_large.get(each, 0) for each in stages_of(self)]
+                self.largest_beside_bytes = max(self.largest_beside_bytes, sum(sizes) - max(sizes))
             if least or made:
                 self.largest_call_bytes = max(self.largest_call_bytes, taken + max(least, made))
             if isinstance(call, Slot) and call in self._within:

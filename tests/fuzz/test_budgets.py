@@ -350,10 +350,11 @@ def most_bytes(case: Case, engine: Stepper) -> int:
 
     Beyond the budget goes one call at a time, with its scratch and the chunks that its input stands on. That of a gather is
     a window, whose first and last rows keep whole chunks. Of operators whose chunks exceed the budget each, one of each may
-    be there. Results beyond what any earlier one foretold come on top.
+    be there, and of those of an element of `interleave` one of each element that is open. Results beyond what any earlier one foretold come on top.
     """
     too_large = sorted(size for size in engine.largest_made_bytes.values() if size > case.ram_budget)
-    beyond = engine.largest_call_bytes + sum(too_large[:-1]) + engine.unforeseen_bytes
+    beside = max(sum(too_large[:-1]), engine.largest_beside_bytes)
+    beyond = engine.largest_call_bytes + beside + engine.unforeseen_bytes
     return case.ram_budget + beyond + NEGLIGIBLE_BYTES
 
 

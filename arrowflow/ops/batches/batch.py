@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
-from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
+from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts, cut_shape
 from arrowflow.kernels.gather import GatherKernel, gathered, joined_batch
 from arrowflow.kernels.items import Item, Origin, Payload, Ticket
 from arrowflow.kernels.kinds import StatelessKernel
@@ -30,7 +30,6 @@ from arrowflow.options import ResolvedOptions, check_flag, check_size, parallel_
 from arrowflow.plan.access import RowAccess, position_behind
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Position
-from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -147,7 +146,7 @@ class Batch(RowOperator, RowAccess):
             operator=self.name,
             kind="serial",
             make=lambda context: kernel(self.size, self.drop_remainder),
-            position=Shape(CutPosition),
+            position=cut_shape(self.size),
             splits=True,
             engine="arrow",
         )

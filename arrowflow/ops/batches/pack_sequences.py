@@ -19,20 +19,19 @@ import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, PlanError, shown
-from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
+from arrowflow.kernels.cutting import CuttingKernel, Parts, cut_shape
 from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.held import join
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.packing import Integers, Layout, cut, document_lengths, documents_of, fitted
 from arrowflow.ops.batches.padding import is_list, padding_value, plain
-from arrowflow.ops.batches.split_documents import DocumentRows, SplitKernel, SplitPosition
+from arrowflow.ops.batches.split_documents import DocumentRows, SplitKernel, split_shape
 from arrowflow.ops.columns.column_program import check_columns, column_names
 from arrowflow.ops.functions.bad_results import by_row, results_specs
 from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_choice, check_size
 from arrowflow.plan.lane import InLanes, Obstacle, small_windows
 from arrowflow.plan.node import BindContext, Columns, Count, Node
-from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
 from arrowflow.types import is_number, is_untyped, untyped
@@ -207,7 +206,7 @@ class PackSequences(Operator, InLanes):
             operator=self.name,
             kind="serial",
             make=lambda context: self._split_kernel() if cuts else CuttingKernel(self.window_rows),
-            position=Shape(SplitPosition if cuts else CutPosition),
+            position=split_shape(self.window_rows) if cuts else cut_shape(self.window_rows),
             splits=True,
             buffer_items=1,
             floor_bytes=row_bytes(self.inputs[0].schema) * self.window_rows,

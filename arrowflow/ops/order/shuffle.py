@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
+from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts, cut_shape
 from arrowflow.kernels.gather import GatherKernel
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, RowOperator
@@ -32,7 +32,6 @@ from arrowflow.options import ResolvedOptions, check_flag, check_seed, check_siz
 from arrowflow.plan.access import RowAccess, SourceOrder, position_behind, with_source_order
 from arrowflow.plan.lane import InLanes, Obstacle, small_windows
 from arrowflow.plan.node import BindContext, Count, Node
-from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.widths import row_bytes
 from arrowflow.random import WINDOW_ORDER, Key, permutation
@@ -136,7 +135,7 @@ class Shuffle(RowOperator, InLanes, RowAccess):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: CuttingKernel(self.size),
-                position=Shape(CutPosition),
+                position=cut_shape(self.size),
                 splits=True,
                 buffer_items=1,
                 floor_bytes=window_bytes,
