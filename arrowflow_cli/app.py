@@ -79,9 +79,9 @@ def head(
     paths: Paths,
     rows: Annotated[int, typer.Option("-n", "--rows", min=1, help="The number of rows.")] = 10,
     columns: Annotated[
-        str,
+        str | None,
         typer.Option(help="Names of the columns to show, with commas between them, such as 'a,\"b, c\"'."),
-    ] = "",
+    ] = None,
     where: Annotated[
         str | None,
         typer.Option(metavar="SQL", help="The rows to show, such as \"price > 3 AND name LIKE 'a%'\"."),
@@ -90,7 +90,8 @@ def head(
     as_json: AsJson = False,
 ) -> None:
     """Shows rows as a table; with --json one row a line."""
-    _run("head", paths=paths, rows=rows, columns=_names(columns), where=where, format=format, as_json=as_json)
+    names = None if columns is None else _names(columns)
+    _run("head", paths=paths, rows=rows, columns=names, where=where, format=format, as_json=as_json)
 
 
 @app.command()

@@ -41,6 +41,8 @@ SKEW: Final = 8
 """The largest row group against the median one."""
 NOTICED: Final = 1.1
 """The least gain that is told: a smaller one is noise."""
+NOISE_SECONDS: Final = 0.003
+"""The times of two samples differ by so much even if their layout is the same."""
 WORTH: Final = 1.2
 """The least gain of a codec, an encoding or a type that is worth a rewrite."""
 MOST_FILTERS: Final = 4
@@ -130,7 +132,7 @@ def _examined(words: Sequence[str], source: Read) -> dict[str, Any]:
         "sample_rows": None if sample is None else sample.rows,
         "sample_seconds": tried and list(tried),
         "findings": [_as_json(each) for each in kept],
-        "gain": tried and tried[0] / tried[1],
+        "gain": tried and _gain(*tried),
         "cure": _command(words, cure, found) if cure else None,
     }
 
@@ -142,8 +144,12 @@ def _try(finding: Finding, sample: Sample, folder: Path, row_bytes: float) -> No
         num_bytes = sum(file.stat().st_size for file in folder.iterdir())
         finding.growth = num_bytes / (row_bytes * sample.rows)
     before, after = sample.compared(written)
-    finding.gain = before / after
+    finding.gain = _gain(before, after)
     finding.filtered_gain = _filtered_gain(sample, written, finding.filters)
+
+
+def _gain(before: float, after: float) -> float:
+    return before / after if abs(before - after) >= NOISE_SECONDS else 1.0
 
 
 def _filtered_gain(sample: Sample, written: Dataset, filters: Sequence[str]) -> float | None:
@@ -161,6 +167,12 @@ def _filtered_gain(sample: Sample, written: Dataset, filters: Sequence[str]) -> 
 
 
 def _candidates(source: Read, found: Mapping[str, Any], sample: Sample | None) -> Iterator[Finding]:
+    if found.get("files_with_other_columns"):
+        yield Finding(
+            name="other-columns",
+            text=f"{counted(found['files_with_other_columns'], 'file')} with other columns or types than the first",
+            cost="a run that needs them ends there, unless the reader is given schema= or missing_columns='null'",
+        )
     if found["format"] in TEXTS:
         yield Finding(name="text", text=f"{found['format']} is parsed in each epoch", cure={"to": "parquet"})
         return
@@ -307,7 +319,11 @@ def _show(report: Mapping[str, Any]) -> None:
     write_text(f"{report['source']}: {counted(len(findings), 'finding')}")
     for each in findings:
         gain = each["gain"]
-        speed = "" if gain is None or gain < NOTICED else f"read {gain:.2f} times as fast without it"
+        speed = ""
+        if gain is not None and gain >= NOTICED:
+            speed = f"read {gain:.2f} times as fast without it"
+        elif gain is not None and 1 / gain >= NOTICED:
+            speed = f"the cure alone takes {1 / gain:.2f} times as long to read"
         if each["growth"] is not None and each["growth"] >= NOTICED:
             speed += f", in files {each['growth']:.2f} times as large"
         filtered = each["filtered_gain"]

@@ -23,7 +23,7 @@ def run(
     paths: Sequence[str],
     *,
     rows: int,
-    columns: Sequence[str],
+    columns: Sequence[str] | None,
     where: str | None,
     format: str | None,
     as_json: bool,
@@ -32,7 +32,9 @@ def run(
     dataset = dataset_of("head", paths, format)
     if where is not None:
         dataset = dataset.filter(expression_of(where))
-    if columns:
+    if columns is not None:
+        if not columns:
+            raise PlanError("head: --columns names no column; leave it out to see all")
         dataset = dataset.select(list(columns))
     found = dataset.take(rows).to_table().to_pylist()
     if as_json:

@@ -60,7 +60,8 @@ class Reported:
             trace: A trace of the run, as `plot_timeline` takes it; the page then has a timeline.
 
         Raises:
-            SourceError: The folder of `path` does not exist or cannot be written to, or `trace` is no trace.
+            SourceError: The folder of `path` does not exist or cannot be written to, `path` is a folder, or `trace` is no trace.
+            PlanError: `path` is no path.
 
         Examples:
             >>> import arrowflow as af, pathlib, tempfile

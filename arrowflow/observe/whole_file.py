@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from arrowflow.errors import SourceError
+from arrowflow.errors import PlanError, SourceError, shown
 
 
 def write_whole(path: str | os.PathLike[str], texts: Iterable[str], *, operator: str, name: str) -> None:
@@ -20,9 +20,14 @@ def write_whole(path: str | os.PathLike[str], texts: Iterable[str], *, operator:
         name: The kind of file, for errors.
 
     Raises:
-        SourceError: The folder does not exist, or cannot be written to.
+        SourceError: The folder does not exist, or cannot be written to; or the path is a folder.
+        PlanError: The path is no path.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise PlanError(f"{operator}: the path of the {name} is a text or a Path, got {shown(path)}")
     target = Path(path)
+    if target.is_dir():
+        raise SourceError(f"{operator}: {str(target)!r} is a folder; name the file of the {name} in it")
     check_folder(target, operator=operator, name=name)
     part = target.parent / f".{target.name}.{os.urandom(4).hex()}"
     try:

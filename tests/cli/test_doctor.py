@@ -69,6 +69,36 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return set
 
 
+def test_files_with_other_columns_are_a_finding(tmp_path: Path, answer: Callable[..., Any]) -> None:
+    for name in ("a", "b"):
+        pq.write_table(pa.table({name: [1, 2]}), tmp_path / f"{name}.parquet")
+    ((finding,),) = [report["findings"] for report in answer("doctor", tmp_path, code=1)]
+    assert finding["name"] == "other-columns"
+    assert finding["text"] == "1 file with other columns or types than the first"
+
+
+def test_a_difference_of_milliseconds_is_no_gain(
+    tmp_path: Path, answer: Callable[..., Any], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow.csv.write_csv(pa.table({"x": [1, 2]}), tmp_path / "a.csv")
+    for before, gain in ((0.005, 1.0), (0.0065, 6.5 / 3)):
+        monkeypatch.setattr(
+            Sample, "compared", lambda self, after, above=None, before=before: (before, 0.003)
+        )
+        (report,) = answer("doctor", tmp_path, code=1)
+        assert report["gain"] == report["findings"][0]["gain"] == pytest.approx(gain)
+
+
+def test_a_cure_that_alone_reads_slower_says_so(
+    tmp_path: Path, run: Callable[..., Any], times: Callable[[float], None]
+) -> None:
+    times(0.5)
+    pq.write_table(pa.table({"l": [[1.0, 2.0]] * 10}), tmp_path / "a.parquet")
+    shown = run("doctor", tmp_path, code=1).stdout
+    assert "fixed-size-lists: all lists of 'l'" in shown
+    assert "the cure alone takes 2.00 times as long to read" in " ".join(shown.split())
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found_and_cured(
     name: str,

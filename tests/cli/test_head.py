@@ -47,6 +47,12 @@ def test_where_means_what_sql_means(where: str, file: Path, run: Callable[..., A
     assert [json.loads(line) for line in lines] == wanted.to_dicts()
 
 
+@pytest.mark.parametrize("text", ["", " , "])
+def test_columns_name_a_column(text: str, file: Path, run: Callable[..., Any]) -> None:
+    """As where a variable of the shell is not set."""
+    assert "--columns names no column" in run("head", file, "--columns", text, code=2).stderr
+
+
 def test_names_with_commas_stand_in_quotes(tmp_path: Path, run: Callable[..., Any]) -> None:
     file = tmp_path / "rows.parquet"
     pl.DataFrame({"a": [1], "b, c": [2], "d": [3]}).write_parquet(file)
