@@ -26,8 +26,6 @@ def write_whole(path: str | os.PathLike[str], texts: Iterable[str], *, operator:
     if not isinstance(path, str | os.PathLike):
         raise PlanError(f"{operator}: the path of the {name} is a text or a Path, got {shown(path)}")
     target = Path(path)
-    if target.is_dir():
-        raise SourceError(f"{operator}: {str(target)!r} is a folder; name the file of the {name} in it")
     check_folder(target, operator=operator, name=name)
     part = target.parent / f".{target.name}.{os.urandom(4).hex()}"
     try:
@@ -35,7 +33,9 @@ def write_whole(path: str | os.PathLike[str], texts: Iterable[str], *, operator:
             file.writelines(texts)
         part.replace(target)
     except OSError as error:
-        raise SourceError(f"{operator}: the {name} cannot be written to {str(target)!r}: {error}") from error
+        is_folder = os.path.isdir(target)  # noqa: PTH112  (`Path.is_dir` raises for names that are too long)
+        why = "it is a folder; name a file in it" if is_folder else error
+        raise SourceError(f"{operator}: the {name} cannot be written to {str(target)!r}: {why}") from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink()

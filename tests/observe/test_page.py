@@ -129,7 +129,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert path.read_text(encoding="utf-8") == "old"
     with pytest.raises(af.SourceError, match=r"report: there is no folder .* for the report; make it first"):
         loader.report(tmp_path / "none" / "run.html")
-    with pytest.raises(af.SourceError, match=r"report: '.*' is a folder; name the file of the report in it"):
+    with pytest.raises(af.SourceError, match="it is a folder; name a file in it"):
         loader.report(tmp_path)
     with pytest.raises(af.PlanError, match="report: the path of the report is a text or a Path, got 5"):
         loader.report(5)
