@@ -350,7 +350,8 @@ def most_bytes(case: Case, engine: Stepper) -> int:
 
     Beyond the budget goes one call at a time, with its scratch and the chunks that its input stands on. That of a gather is
     a window, whose first and last rows keep whole chunks. Of operators whose chunks exceed the budget each, one of each may
-    be there, and of those of an element of `interleave` one of each element that is open. Results beyond what any earlier one foretold come on top.
+    be there. Each open element of `interleave` has operators of its own. Results beyond what any earlier one foretold come
+    on top.
     """
     too_large = sorted(size for size in engine.largest_made_bytes.values() if size > case.ram_budget)
     beside = max(sum(too_large[:-1]), engine.largest_beside_bytes)
