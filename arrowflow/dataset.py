@@ -108,6 +108,7 @@ from arrowflow.ops.rows.take import Take
 from arrowflow.ops.rows.take_while import TakeWhile
 from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
+from arrowflow.ops.sources.files.file_scan import rows_of_one_split
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
@@ -292,15 +293,20 @@ class Dataset:
         return self._prepared
 
     def _first_rows(self) -> pa.Table | None:
-        """Returns five rows, where at most one row group has to be read for them, and no function called."""
+        """Returns five rows, or all, where at most one row group has to be read for them, and no function called."""
         plan = self._plan
         while isinstance(plan, Batch | Prefetch):
             (plan,) = plan.inputs
         source, *operators = post_order(plan)
-        if not _is_here(source) or not all(isinstance(node, _ROW_BY_ROW) for node in operators):
+        if not _is_here(source) or not all(isinstance(node, (*_ROW_BY_ROW, Filter)) for node in operators):
             return None
+        is_all = True
+        if any(isinstance(node, Filter) for node in operators):
+            rows, is_all = _rows_to_look_at(next(post_order(self._ready().optimised)))
+            plan = rewritten(plan, partial(_within, source, rows))
         with suppress(ArrowflowError):
-            return Dataset(plan).with_options(Options(progress=False)).take(5).to_table()
+            found = Dataset(plan).with_options(Options(progress=False)).take(5).to_table()
+            return found if is_all or found.num_rows == 5 else None
         return None
 
     def _ready(self, *, without_last_select: bool = False) -> run.Prepared:
@@ -3112,6 +3118,9 @@ class Dataset:
 MOST_COLUMNS: Final = 100
 """The most columns that the text of a dataset shows."""
 
+MOST_ROWS: Final = 65_536
+"""The most rows in memory that are filtered to show five of them."""
+
 MOST_FOOTERS: Final = 64
 """The most local files whose footers the text of a dataset reads to tell the rows."""
 
@@ -3166,6 +3175,18 @@ def _other_than_brackets(key: object) -> str:
 
 _ROW_BY_ROW = (Cast, Drop, Enumerate, FillNull, Rename, Select, Stack, Take, WithColumns, WithOptions)
 """Operators of which the first rows need only the first rows of their input."""
+
+
+def _rows_to_look_at(source: Node) -> tuple[range, bool]:
+    """Returns the numbers of rows to filter for a look, at most one row group, and whether no other row may match."""
+    if isinstance(source, Read):
+        return rows_of_one_split(source)
+    count = source.count_rows(())
+    return range(MOST_ROWS), count is not None and count <= MOST_ROWS
+
+
+def _within(source: Node, rows: range, node: Node) -> Node:
+    return Take.of(Skip.of(node, rows.start), len(rows)) if node is source else node
 
 
 def _is_here(source: Node) -> bool:

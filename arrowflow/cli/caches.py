@@ -32,6 +32,9 @@ def run(
             raise PlanError(f"cache info: no entry in {path} has a name that begins with {fingerprint!r}")
     if as_json:
         write_json([_facts(entry) for entry in entries])
+    elif not entries and action != "clear":
+        others = ", which holds other files; give the folder that cache(path) names"
+        write_text(f"no entries in {path}{others if any(Path(path).iterdir()) else ''}")
     elif action == "info":
         for entry in entries:
             _describe(entry)

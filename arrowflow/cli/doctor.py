@@ -167,7 +167,8 @@ def _filtered_gain(sample: Sample, written: Dataset, filters: Sequence[str]) -> 
 
 
 def _candidates(source: Read, found: Mapping[str, Any], sample: Sample | None) -> Iterator[Finding]:
-    if found.get("files_with_other_columns"):
+    is_told = source.target is not None or source.missing_columns == "null"
+    if found.get("files_with_other_columns") and not is_told:
         yield Finding(
             name="other-columns",
             text=f"{counted(found['files_with_other_columns'], 'file')} with other columns or types than the first",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, closest, shown
 from arrowflow.formats import FORMATS, known_names
 from arrowflow.ops.sources.files.list_files import ANY_SUFFIX
 from arrowflow.ops.sources.files.read import Read
@@ -38,6 +38,10 @@ def dataset_of(operator: str, paths: Sequence[str], format: str | None) -> Datas
         PlanError: The format is not known, or the files have several formats.
     """
     one = paths[0] if len(paths) == 1 else list(paths)
+    if format is not None and format not in (known := _known()):
+        raise PlanError(
+            f"{operator}: --format: no format {shown(format)}; {closest(format, known, kind='formats')}"
+        )
     format = format or _format_of(operator, paths)
     if format in TABLES:
         if not isinstance(one, str):
@@ -88,9 +92,14 @@ def _format_of(operator: str, paths: Sequence[str]) -> str:
     names = sorted(name or "?" for name in found)
     if names == ["?"] or len(names) > 1:
         problem = "no ending tells it" if names == ["?"] else f"the files end like those of {names}"
-        known = ", ".join((*known_names(), IMAGES, *TABLES))
+        known = ", ".join(_known())
         raise PlanError(f"{operator}: --format names the format of the files, one of {known}; {problem}")
     return names[0]
+
+
+def _known() -> tuple[str, ...]:
+    """Returns what `--format` takes."""
+    return (*known_names(), IMAGES, *TABLES)
 
 
 def _told(path: str) -> str | None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,22 @@ def test_files_with_other_columns_are_a_finding(tmp_path: Path, answer: Callable
     ((finding,),) = [report["findings"] for report in answer("doctor", tmp_path, code=1)]
     assert finding["name"] == "other-columns"
     assert finding["text"] == "1 file with other columns or types than the first"
+
+
+def test_other_columns_that_the_reader_knows_are_no_finding(
+    tmp_path: Path, answer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        pq.write_table(pa.table({name: [1, 2]}), tmp_path / f"{name}.parquet")
+    module = ModuleType("told")
+    monkeypatch.setitem(sys.modules, "told", module)
+    types = pa.schema({"a": pa.int64()})
+    vars(module)["nulls"] = af.read_parquet(tmp_path, missing_columns="null")
+    vars(module)["types"] = af.read_parquet(tmp_path / "a.parquet", schema=types)
+    vars(module)["strict"] = af.read_parquet(tmp_path)
+    assert not answer("doctor", "told:nulls")[0]["findings"]
+    assert not answer("doctor", "told:types")[0]["findings"]
+    assert answer("doctor", "told:strict", code=1)[0]["findings"]
 
 
 def test_a_difference_of_milliseconds_is_no_gain(

@@ -74,6 +74,13 @@ def test_a_folder_that_is_not_there_fails(action: str, tmp_path: Path, run: Call
     assert "no folder" in run("cache", action, tmp_path / "none", *more, code=1).stderr
 
 
+@pytest.mark.parametrize("action", ["ls", "info"])
+def test_a_folder_without_entries_says_so(action: str, tmp_path: Path, run: Callable[..., Any]) -> None:
+    assert run("cache", action, tmp_path).stdout.split() == ["no", "entries", "in", str(tmp_path)]
+    (tmp_path / "plot.png").touch()
+    assert "other files" in run("cache", action, tmp_path).stdout
+
+
 def test_a_damaged_description_is_a_finding(cache: Path, run: Callable[..., Any]) -> None:
     Path(af.cache_info(cache)[0].path, "entry.json").write_text("{")
     damaged = [entry.problem for entry in af.cache_info(cache) if entry.problem]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import xml.etree.ElementTree as ET
 from html import escape
 from pathlib import Path
@@ -78,6 +79,32 @@ def test_only_the_first_row_group_is_read(tmp_path: Path) -> None:
         False,
     ]
     assert "int64" in shown and "<td>" not in af.read_parquet(path).shuffle(10)._repr_html_()
+
+
+def cells(dataset: af.Dataset) -> list[str]:
+    return re.findall("<td>([^<]*)</td>", dataset._repr_html_())
+
+
+def test_rows_behind_a_filter_are_shown_where_one_row_group_tells_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": range(100), "y": [1, 2] * 50}), path, row_group_size=20)
+    dataset = af.read_parquet(path)
+    numbered = dataset.filter(pl.col("x") >= 45).enumerate().batch(2)
+    assert cells(numbered)[:6] == ["0", "45", "2", "1", "46", "1"], "the first two row groups hold no match"
+    counted = dataset.enumerate(name="n").filter(pl.col("y") == 2)
+    assert cells(counted.select("n")) == ["1", "3", "5", "7", "9"]
+    assert cells(dataset.take(30).filter(pl.col("x") >= 15).select("x")) == ["15", "16", "17", "18", "19"]
+    assert cells(dataset.filter(pl.col("x") >= 98).select("x")) == ["98", "99"], "all there are"
+    assert not cells(dataset.filter(pl.col("x") % 19 == 0)), "other row groups hold more"
+    assert not cells(dataset.filter(pl.col("x") > 1_000))
+    pq.write_table(pa.table({"x": range(3), "y": [1, 2, 3]}), tmp_path / "z.parquet")
+    assert not cells(af.read_parquet(tmp_path).filter(pl.col("x") >= 98)), "the other file may hold more"
+
+
+def test_of_rows_in_memory_the_first_ones_are_filtered_for_a_look() -> None:
+    assert cells(af.range(10**12).filter(pl.col("id") % 7 == 6)) == ["6", "13", "20", "27", "34"]
+    assert not cells(af.range(10**12).filter(pl.col("id") < 0))
+    assert cells(af.range(50).filter(pl.col("id") > 47)) == ["48", "49"]
 
 
 def test_no_function_is_called_and_no_other_machine_asked(monkeypatch: pytest.MonkeyPatch) -> None:

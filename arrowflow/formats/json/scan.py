@@ -19,6 +19,8 @@ _DEPTH[[ord("{"), ord("[")]] = 1
 _DEPTH[[ord("}"), ord("]")]] = -1
 _IS_MARK: Final = _DEPTH != 0
 _IS_MARK[_COMMA] = True
+_IS_SHOWN: Final = np.ones(256, np.bool_)
+_IS_SHOWN[list(b" \t\r\n")] = False
 
 
 class JsonLines:
@@ -30,7 +32,7 @@ class JsonLines:
         starts = starts_of(ends)
         if not ends.size or (data[starts] > ord(" ")).all():
             return ends, np.ones(ends.size, np.bool_)
-        return ends, np.logical_or.reduceat(data[: ends[-1]] > ord(" "), starts)
+        return ends, np.logical_or.reduceat(_shown(data[: ends[-1]]), starts)
 
     def lack(self, data: Bytes, base: int) -> Lack | None:
         """See `Scanner.lack`."""
@@ -48,7 +50,7 @@ class JsonElements:
         """See `Scanner.scan`."""
         ends, closes = (np.zeros(0, np.int64), False) if self._is_closed else _elements(data)
         stop = int(ends[-1]) if ends.size else 0
-        if (self._is_closed or closes) and (data[stop:] > ord(" ")).any():
+        if (self._is_closed or closes) and _shown(data[stop:]).any():
             raise SourceError("expected nothing behind the `]` that closes the array, found more text")
         is_row = np.zeros(0, np.bool_)
         if ends.size:
@@ -86,7 +88,7 @@ class JsonObjects:
         is_row = np.ones(ends.size, np.bool_)
         stop = int(ends[-1]) if ends.size else 0
         if is_last and stop < data.size:
-            if (data[stop:] > ord(" ")).any():
+            if _shown(data[stop:]).any():
                 raise SourceError("the last object has no `}` that closes it; the file is truncated")
             ends, is_row = np.append(ends, data.size), np.append(is_row, False)
         return ends, is_row
@@ -96,9 +98,14 @@ class JsonObjects:
         return _lack(data, "no `}` closes it in them")
 
 
+def _shown(data: Bytes) -> Flags:
+    """Returns which bytes are no blanks of JSON; other control characters, such as zeros of a lost block, are none."""
+    return _IS_SHOWN[data]
+
+
 def _lack(data: Bytes, text: str) -> Lack | None:
     """Returns what JSON lacks that is not blank."""
-    return (BudgetError, f"{text}: a bracket or a quote may be missing") if (data > ord(" ")).any() else None
+    return (BudgetError, f"{text}: a bracket or a quote may be missing") if _shown(data).any() else None
 
 
 def element_ends(data: Bytes) -> Offsets:

@@ -318,6 +318,29 @@ def test_files_without_rows_among_others(tmp_path: Path, data: bytes) -> None:
     assert af.read_json(tmp_path / "1.json", schema=pa.schema({"a": pa.int8()})).num_rows == 0
 
 
+ZEROS = bytes(5_000)
+"""What a file system has in place of a block that was lost."""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ZEROS,
+        b'{"a": 1}\n' + ZEROS,
+        b'{"a": 1}\n' + ZEROS + b'\n{"a": 2}\n',
+        b'[{"a": 1}]' + ZEROS,
+        b'{\n"a": 1\n}\n' * 10_000 + ZEROS,
+    ],
+    ids=["alone", "at the end", "between", "behind an array", "behind objects"],
+)
+def test_zeros_are_no_blanks(tmp_path: Path, data: bytes) -> None:
+    path = write(tmp_path, data, "a.json")
+    for block_bytes in (1 << 20, 16):
+        dataset = af.read_json(path, schema=pa.schema({"a": pa.int8()}), block_bytes=block_bytes)
+        with pytest.raises(SourceError, match=r"document is empty|nothing behind|no `}`"):
+            dataset.to_table()
+
+
 def test_truncated_compressed_files(tmp_path: Path) -> None:
     for suffix in (".gz", ".zst"):
         whole = compress(as_json(OBJECTS), suffix)

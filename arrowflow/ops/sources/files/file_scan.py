@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -225,8 +226,27 @@ def pruned(node: FileScan, may_match: MayMatch | None) -> tuple[str, ...]:
     """Returns the line of `explain` about splits that are not read."""
     if may_match is None or node.first is None:
         return ()
+    wanted = _splits_wanted(node, node.first, may_match)
+    return (f"statistics prune {wanted.count(False)} of {len(wanted)} splits of the first file",)
+
+
+def rows_of_one_split(node: FileScan) -> tuple[range, bool]:
+    """Returns the numbers of the rows in the first split that may hold a match, and whether no other split may hold one.
+
+    It looks at the first file alone: without such a split in it, there are no numbers.
+    """
+    assert node.first is not None
+    may_match = match_test(node) if node.rows == (0, None) else None
+    splits = node.first.splits
+    wanted = [True] * len(splits) if may_match is None else _splits_wanted(node, node.first, may_match)
+    ends = pairwise(accumulate((split.num_rows for split in splits), initial=0))
+    ranges = [range(*rows) for rows, is_wanted in zip(ends, wanted, strict=True) if is_wanted]
+    return (ranges or [range(0)])[0], len(ranges) <= 1 and len(node.files) == 1
+
+
+def _splits_wanted(node: FileScan, first: Footer, may_match: MayMatch) -> list[bool]:
+    """Returns whether each split of the first file may hold a match."""
     if node.partitions is not None:
         may_match = node.partitions.within(0, may_match)
-    columns, splits = node.all_columns(), node.first.splits
-    count = sum(prune(node.format, node.first, split, may_match, columns) for split in splits)
-    return (f"statistics prune {count} of {len(splits)} splits of the first file",)
+    columns = node.all_columns()
+    return [not prune(node.format, first, split, may_match, columns) for split in first.splits]
