@@ -2,6 +2,8 @@
 
 4 M rows of 8 columns in 4 files, called a file at a time by two threads, with the conversion to record batches. A bar is
 met where the decoder that arrowflow picks takes at most 1.1 times as long as the other one.
+
+`one thread` is the largest row group that Polars decodes where its pool is over the CPU budget: a call takes one core.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ COLUMNS: Final = 8
 FILES: Final = 4
 TIMES: Final = 5
 NEEDED: Final = 1.1
+MOST_CORES: Final = 1.1
+ONE_THREAD: Final = "one thread"
 DECODERS: Final = ("polars", "arrow")
 
 KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -97,8 +101,31 @@ def measure(kind: str, decoder: str) -> harness.Measurement:
     return measured
 
 
+def one_thread() -> harness.Measurement:
+    """Measures the cores that a call takes for the largest row group of one thread."""
+    import time
+
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from arrowflow.formats.parquet.polars_decoder import ONE_THREAD_VALUES
+
+    rows, cores = ONE_THREAD_VALUES // COLUMNS, []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "0.parquet"
+        table = _table("float64")
+        pq.write_table(pa.concat_tables([table] * 3).slice(0, rows), path, row_group_size=rows)
+        watch = harness.Stopwatch()
+        for _ in range(TIMES):
+            cpu, wall = time.process_time(), time.perf_counter()
+            pl.scan_parquet(path, glob=False, hive_partitioning=False, use_statistics=False).collect()
+            cores.append((time.process_time() - cpu) / (time.perf_counter() - wall))
+        return watch.measurement(TIMES * rows, cores=sorted(cores)[TIMES // 2])
+
+
 def judge(rounds: harness.Rounds) -> list[harness.Bar]:
-    """Returns a bar for each kind: the time of the decoder that is picked, against the other one."""
+    """Returns a bar for each kind: the time of the decoder that is picked, against the other one; and that of a thread."""
     bars = []
     for kind in KINDS:
         names = [f"{kind}: {decoder}" for decoder in DECODERS]
@@ -108,12 +135,19 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
             needed = f"<= {NEEDED} x the other"
             title = f"{picked}, which is picked"
             bars.append(harness.Bar(title, needed, f"{times:.2f}", times <= NEEDED, times))
+    if ONE_THREAD in rounds:
+        cores = max(each.extra["cores"] for each in rounds[ONE_THREAD])
+        bars.append(
+            harness.Bar(
+                ONE_THREAD, f"<= {MOST_CORES} cores a call", f"{cores:.2f}", cores <= MOST_CORES, cores
+            )
+        )
     return bars
 
 
 CONTENDERS: Final[dict[str, harness.Contender]] = {
     f"{kind}: {decoder}": partial(measure, kind, decoder) for kind in KINDS for decoder in DECODERS
-}
+} | {ONE_THREAD: one_thread}
 
 if __name__ == "__main__":
     harness.main("decoders", CONTENDERS, judge, rounds=3)

@@ -173,9 +173,9 @@ class PooledFormat(Protocol):
     """A capability of a `Format` that may decode in a pool of threads other than Arrow's."""
 
     def with_threads(self, num_threads: int) -> Format:
-        """Returns the format that uses no pool with more threads than `num_threads`, which is the CPU budget.
+        """Returns the format for a CPU budget of `num_threads`. Called when a kernel is made.
 
-        Called when a kernel is made.
+        A call uses a pool that has no more threads, or one of the threads of a larger pool.
         """
 
     def engine(self, store: Store) -> str:

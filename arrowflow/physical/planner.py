@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, cast
 
+import polars as pl
+
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.stage import Chain, StagePlan
@@ -213,8 +215,9 @@ def _weight(stage: StagePlan, options: ResolvedOptions) -> float:
     given = stage.max_calls is not None and not options.autotune
     if given or stage.cost == "waits":
         return 0.0
-    pooled = "polars" in stage.engine and stage.cost == "computes" and options.cpu_budget > 1
-    return POOLED_CORES if pooled and options.autotune else 1.0
+    pooled = "polars" in stage.engine and stage.cost == "computes"
+    bounds_calls = pooled and pl.thread_pool_size() <= options.cpu_budget > 1
+    return POOLED_CORES if bounds_calls and options.autotune else 1.0
 
 
 def runs_on_demand(chain: Chain, options: ResolvedOptions) -> bool:

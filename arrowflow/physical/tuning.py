@@ -25,8 +25,8 @@ WAITS = 0.25
 starved."""
 
 POOLED_CORES = 2 / 3
-"""The part of a core that a call takes which Polars' pool computes. The pool has no more threads than the budget has
-cores, and parts of each call leave them idle. With three calls in place of two on two cores, `wide` has 1.86 of them in
+"""The part of a core that a call takes which Polars' pool computes, where the pool has no more threads than the budget has
+cores: parts of each call leave them idle. With three calls in place of two on two cores, `wide` has 1.86 of them in
 use in place of 1.69, and takes 0.92 times as long."""
 
 MAX_REORDER_SLOTS = 64

@@ -52,7 +52,7 @@ class ParquetFormat(Format):
     Attributes:
         stored: Decimals that may be read as integers.
         fields: For structs the only fields that are read.
-        num_threads: The most threads that Polars' pool may have.
+        num_threads: The CPU budget. Where Polars' pool has more threads, it decodes what takes one thread a call.
     """
 
     name: ClassVar[str] = "parquet"
@@ -77,7 +77,7 @@ class ParquetFormat(Format):
     def engine(self, store: Store) -> str:
         """See `PooledFormat.engine`."""
         maps = store.is_local and store.memory_map  # as Polars does
-        return "arrow+polars" if maps and polars_decoder.fits(self.num_threads) else "arrow"
+        return "arrow+polars" if maps and polars_decoder.is_allowed(self.num_threads) else "arrow"
 
     @property
     def renaming(self) -> str:

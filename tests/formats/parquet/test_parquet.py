@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
+import arrowflow as af
 from arrowflow.errors import SourceError
 from arrowflow.formats import (
     FORMATS,
@@ -29,6 +30,7 @@ from arrowflow.formats import (
 )
 from arrowflow.formats.parquet import arrow_decoder, details, parquet, polars_decoder
 from arrowflow.formats.parquet.parquet import ParquetFormat, _rows_from
+from arrowflow.physical.tuning import POOLED_CORES
 from arrowflow.storage import Store, coalesce
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
 
@@ -333,6 +335,41 @@ def test_polars_is_left_out_where_it_does_not_suit(tmp_path: Path, monkeypatch: 
     assert not polars_decoder.suits(store, [(footer, footer.splits[0])], ["f32"], 1 << 10)
     monkeypatch.setattr(pl, "thread_pool_size", lambda: 1)
     assert decoded_by_polars(path, ["f32"]) == [False]
+
+
+@pytest.mark.usefixtures("few_values")
+def test_a_pool_over_the_budget_decodes_by_one_thread_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "n.parquet", numbers(100), row_group_size=50)
+    store, footer = open_footer(PARQUET, path)
+    one, both = [[(footer, split) for split in footer.splits[:count]] for count in (1, 2)]
+    names = ["f32", "i32"]
+
+    def suits(run: Sequence[tuple[Footer, Split]], threads: int) -> bool:
+        return polars_decoder.suits(store, run, names, threads)
+
+    monkeypatch.setattr(pl, "thread_pool_size", lambda: 4)
+    monkeypatch.setattr(polars_decoder, "ONE_THREAD_VALUES", 100)
+    assert [suits(one, threads) for threads in (1, 2, 4)] == [True] * 3
+    assert [suits(both, threads) for threads in (1, 2, 4)] == [False, False, True], "a thread each"
+    monkeypatch.setattr(polars_decoder, "ONE_THREAD_VALUES", 99)
+    assert [suits(one, threads) for threads in (1, 2, 4)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("pool", "budget", "weight"), [(2, 2, POOLED_CORES), (4, 2, 1.0), (2, 1, 1.0), (1, 1, 1.0)]
+)
+def test_a_call_counts_as_a_core_where_the_pool_is_larger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: int, budget: int, weight: float
+) -> None:
+    monkeypatch.setattr(pl, "thread_pool_size", lambda: pool)
+    path = write(tmp_path / "n.parquet", numbers(100))
+    dataset = af.read_parquet(path).with_options(af.Options(cpu_budget=budget))
+    with iter(dataset) as iterator:
+        next(iterator)
+        decoding = [stage for stage in iterator.stats().stages if "polars" in stage.engine]
+    assert [stage.limits.weight for stage in decoding] == [weight]
 
 
 @pytest.mark.usefixtures("few_values")
