@@ -67,7 +67,9 @@ PIPELINES: dict[str, Make] = {
     "cache": lambda path: of(path).map(doubled, keeps_rows=True).cache().shuffle(1700, seed=8).batch(BATCH),
     "a range of rows": lambda path: of(path).skip(1000).take(10_000).shuffle(1600, seed=1).batch(BATCH),
     "a part": lambda path: of(path).split([0.9, 0.1], seed=1)[0].shuffle(1600, seed=1).batch(BATCH),
-    "function behind": lambda path: of(path).shuffle(1600, seed=9).batch(BATCH).map(doubled, keeps_rows=True),
+    "function behind": lambda path: (
+        of(path).shuffle(1600, seed=9).batch(3 * BATCH).map(doubled, keeps_rows=True)
+    ),
     "lists": lambda path: documents(of(path)).shuffle(1600, seed=1).batch(BATCH),
     "padded": lambda path: documents(of(path)).padded_batch(BATCH, padded_shapes={"tokens": 8}),
     "remainder filled": lambda path: of(path).shuffle(1600, seed=1).batch(BATCH, pad_remainder=True),
@@ -86,7 +88,7 @@ UNCOUNTED: dict[str, Make] = {
         .batch(BATCH)
     ),
     "mix": lambda path: af.sample_from_datasets([of(path), af.range(9000)], seed=4).batch(BATCH),
-    "bucket": lambda path: documents(of(path)).bucket_by_sequence_length("tokens", [3, 6], [8, 6, 4]),
+    "bucket": lambda path: documents(of(path)).bucket_by_sequence_length("tokens", [3, 6], [40, 30, 20]),
     "pack": lambda path: documents(of(path)).select("tokens").pack_sequences("tokens", 16).batch(BATCH),
     "interleave": lambda path: (
         af.range(130).interleave(lambda row: af.range(row["id"])).shuffle(1600, seed=2).batch(BATCH)
