@@ -355,6 +355,12 @@ def test_a_pool_over_the_budget_decodes_by_one_thread_a_call(
     assert [suits(both, threads) for threads in (1, 2, 4)] == [False, False, True], "a thread each"
     monkeypatch.setattr(polars_decoder, "ONE_THREAD_VALUES", 99)
     assert [suits(one, threads) for threads in (1, 2, 4)] == [False, False, True]
+    monkeypatch.setattr(polars_decoder, "ONE_THREAD_VALUES", 100)
+    for least, expected in ((50, [True] * 3), (51, [False, False, True])):
+        monkeypatch.setattr(polars_decoder, "_MIN_VALUES", least)
+        assert [suits(one, threads) for threads in (1, 2, 4)] == expected, (
+            "a query costs more in a larger pool"
+        )
 
 
 @pytest.mark.parametrize(
