@@ -293,18 +293,25 @@ class Dataset:
         return self._prepared
 
     def _first_rows(self) -> pa.Table | None:
-        """Returns five rows, or all, where at most one row group has to be read for them, and no function called."""
+        """Returns the first five rows, or all where there are fewer.
+
+        None where more than one row group would have to be read for them, a function called, or a bad row left out.
+        """
         plan = self._plan
         while isinstance(plan, Batch | Prefetch):
             (plan,) = plan.inputs
         source, *operators = post_order(plan)
         if not _is_here(source) or not all(isinstance(node, (*_ROW_BY_ROW, Filter)) for node in operators):
             return None
-        is_all = True
-        if any(isinstance(node, Filter) for node in operators):
-            rows, is_all = _rows_to_look_at(next(post_order(self._ready().optimised)))
-            plan = rewritten(plan, partial(_within, source, rows))
         with suppress(ArrowflowError):
+            bound, is_all = next(post_order(self._ready().optimised)), True
+            if (
+                isinstance(bound, Read) and bound.policy.leaves_out
+            ):  # a look would tell of them, and counts others
+                return None
+            if any(isinstance(node, Filter) for node in operators):
+                rows, is_all = _rows_to_filter(bound)
+                plan = rewritten(plan, partial(_within, source, rows))
             found = Dataset(plan).with_options(Options(progress=False)).take(5).to_table()
             return found if is_all or found.num_rows == 5 else None
         return None
@@ -3118,8 +3125,8 @@ class Dataset:
 MOST_COLUMNS: Final = 100
 """The most columns that the text of a dataset shows."""
 
-MOST_ROWS: Final = 65_536
-"""The most rows in memory that are filtered to show five of them."""
+MOST_FILTERED_ROWS: Final = 65_536
+"""At most so many rows in memory are filtered for a look at five."""
 
 MOST_FOOTERS: Final = 64
 """The most local files whose footers the text of a dataset reads to tell the rows."""
@@ -3177,12 +3184,12 @@ _ROW_BY_ROW = (Cast, Drop, Enumerate, FillNull, Rename, Select, Stack, Take, Wit
 """Operators of which the first rows need only the first rows of their input."""
 
 
-def _rows_to_look_at(source: Node) -> tuple[range, bool]:
-    """Returns the numbers of rows to filter for a look, at most one row group, and whether no other row may match."""
+def _rows_to_filter(source: Node) -> tuple[range, bool]:
+    """Returns the numbers of rows to filter for a look, and whether all other rows are known not to match."""
     if isinstance(source, Read):
         return rows_of_one_split(source)
     count = source.count_rows(())
-    return range(MOST_ROWS), count is not None and count <= MOST_ROWS
+    return range(MOST_FILTERED_ROWS), count is not None and count <= MOST_FILTERED_ROWS
 
 
 def _within(source: Node, rows: range, node: Node) -> Node:

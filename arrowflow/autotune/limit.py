@@ -21,7 +21,7 @@ SATURATED = 0.85
 """A stage, or the CPU budget, that is in use for this share of the time has nothing left to give."""
 SHARED_SPEED = 0.93
 """Of the speed of a core, what is left where twice as many compute: they share caches, the memory's bandwidth and heat.
-`benchmarks.what_if` measured 0.81 (wide) to 1.0 (stream, tokens, images) from one core to two, on two CPUs."""
+`benchmarks.what_if` measured 0.81 to 1.0 from one core to two, on three CPUs."""
 
 _DOING = {"read": "fetching", "decode": "decoding"}
 _FORMATS = {"read_parquet": "Parquet", "read_ipc": "Arrow IPC"}

@@ -33,8 +33,7 @@ def run(
     if as_json:
         write_json([_facts(entry) for entry in entries])
     elif not entries and action != "clear":
-        others = ", which holds other files; give the folder that cache(path) names"
-        write_text(f"no entries in {path}{others if any(Path(path).iterdir()) else ''}")
+        write_text(f"no finished entries in {path}")
     elif action == "info":
         for entry in entries:
             _describe(entry)

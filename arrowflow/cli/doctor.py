@@ -167,13 +167,7 @@ def _filtered_gain(sample: Sample, written: Dataset, filters: Sequence[str]) -> 
 
 
 def _candidates(source: Read, found: Mapping[str, Any], sample: Sample | None) -> Iterator[Finding]:
-    is_told = source.target is not None or source.missing_columns == "null"
-    if found.get("files_with_other_columns") and not is_told:
-        yield Finding(
-            name="other-columns",
-            text=f"{counted(found['files_with_other_columns'], 'file')} with other columns or types than the first",
-            cost="a run that needs them ends there, unless the reader is given schema= or missing_columns='null'",
-        )
+    yield from _of_files(source, found)
     if found["format"] in TEXTS:
         yield Finding(name="text", text=f"{found['format']} is parsed in each epoch", cure={"to": "parquet"})
         return
@@ -184,6 +178,19 @@ def _candidates(source: Read, found: Mapping[str, Any], sample: Sample | None) -
         yield from _of_columns(source, found)
         if sample is not None:
             yield from _of_lists(source, sample)
+
+
+def _of_files(source: Read, found: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yields files that end a run, or may: those that differ from the first one, or from what a lenient reader takes."""
+    others, text = found["files_with_other_columns"], "with other columns or types than the first"
+    cost = "a run that needs them ends there, unless the reader is given schema="
+    if not any(source.leniency.values()):
+        cost += " or missing_columns='null'"
+    else:
+        others, text = found["files_with_other_types"], "with other types than those to read"
+        cost = cost if source.target is None else "a run ends where a value cannot be cast"
+    if others:
+        yield Finding(name="other-columns", text=f"{counted(others, 'file')} {text}", cost=cost)
 
 
 def _of_sizes(found: Mapping[str, Any]) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError, closest, shown
+from arrowflow.errors import PlanError, shown
 from arrowflow.formats import FORMATS, known_names
 from arrowflow.ops.sources.files.list_files import ANY_SUFFIX
 from arrowflow.ops.sources.files.read import Read
@@ -39,9 +39,7 @@ def dataset_of(operator: str, paths: Sequence[str], format: str | None) -> Datas
     """
     one = paths[0] if len(paths) == 1 else list(paths)
     if format is not None and format not in (known := _known()):
-        raise PlanError(
-            f"{operator}: --format: no format {shown(format)}; {closest(format, known, kind='formats')}"
-        )
+        raise PlanError(f"{operator}: --format: no format {shown(format)}; known formats: {', '.join(known)}")
     format = format or _format_of(operator, paths)
     if format in TABLES:
         if not isinstance(one, str):

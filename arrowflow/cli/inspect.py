@@ -13,7 +13,9 @@ from arrowflow.cli.files import dataset_of, source_of
 from arrowflow.cli.layout import ColumnLayout, layout_of
 from arrowflow.cli.output import size, write_json, write_table, write_text
 from arrowflow.errors import counted
+from arrowflow.formats.offsets import has_same_values
 from arrowflow.formats.protocol import footer_of
+from arrowflow.formats.types import widens
 from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.read_lance import ReadLance
@@ -31,6 +33,7 @@ class FileFacts(NamedTuple):
         rows: The rows of each split.
         bytes: The decoded bytes of each split, as the footer announces them.
         has_columns: Whether it has the columns of the first file, with the same types.
+        has_types: Whether the columns to read that it has are of types that the reader takes, whatever their values are.
         compressed: The record batches that are compressed, if it is an IPC file.
         layout: How the columns are stored, if it is a Parquet file and one of those to look at.
     """
@@ -38,6 +41,7 @@ class FileFacts(NamedTuple):
     rows: tuple[int, ...]
     bytes: tuple[int, ...]
     has_columns: bool
+    has_types: bool
     compressed: int
     layout: dict[str, ColumnLayout]
 
@@ -90,6 +94,7 @@ def facts(source: Read) -> dict[str, Any]:
         "split_bytes": _spread([count for file in files for count in file.bytes]),
         "compressed_splits": sum(file.compressed for file in files),
         "files_with_other_columns": sum(not file.has_columns for file in files),
+        "files_with_other_types": sum(not file.has_types for file in files),
         "files_looked_into": sum(bool(file.layout) for file in files),
         "columns": [_column(field, layouts.get(field.name)) for field in source.schema],
     }
@@ -102,9 +107,17 @@ def _facts(source: Read, file: File, with_layout: bool) -> FileFacts:
         tuple(split.num_rows for split in footer.splits),
         tuple(split.num_bytes for split in footer.splits),
         footer.schema.equals(source.first.schema),
+        _has_types(source, footer.schema),
         sum(footer.details.compressed) if source.format.name == "ipc" else 0,
         layout_of(footer) if with_layout else {},
     )
+
+
+def _has_types(source: Read, found: pa.Schema) -> bool:
+    assert source.schema is not None
+    wanted = {field.name: field.type for field in source.schema}
+    takes = widens if source.leniency["widen"] else has_same_values
+    return all(takes(field.type, wanted[field.name]) for field in found if field.name in wanted)
 
 
 def _spread(values: Sequence[int]) -> dict[str, int]:

@@ -216,8 +216,8 @@ def _weight(stage: StagePlan, options: ResolvedOptions) -> float:
     if given or stage.cost == "waits":
         return 0.0
     pooled = "polars" in stage.engine and stage.cost == "computes"
-    bounds_calls = pooled and pl.thread_pool_size() <= options.cpu_budget > 1
-    return POOLED_CORES if bounds_calls and options.autotune else 1.0
+    pool_fits = pooled and pl.thread_pool_size() <= options.cpu_budget > 1
+    return POOLED_CORES if pool_fits and options.autotune else 1.0
 
 
 def runs_on_demand(chain: Chain, options: ResolvedOptions) -> bool:

@@ -78,20 +78,32 @@ def test_files_with_other_columns_are_a_finding(tmp_path: Path, answer: Callable
     assert finding["text"] == "1 file with other columns or types than the first"
 
 
-def test_other_columns_that_the_reader_knows_are_no_finding(
+def test_other_columns_that_the_reader_takes_are_no_finding(
     tmp_path: Path, answer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("a", "b"):
-        pq.write_table(pa.table({name: [1, 2]}), tmp_path / f"{name}.parquet")
     module = ModuleType("told")
     monkeypatch.setitem(sys.modules, "told", module)
-    types = pa.schema({"a": pa.int64()})
-    vars(module)["nulls"] = af.read_parquet(tmp_path, missing_columns="null")
-    vars(module)["types"] = af.read_parquet(tmp_path / "a.parquet", schema=types)
-    vars(module)["strict"] = af.read_parquet(tmp_path)
-    assert not answer("doctor", "told:nulls")[0]["findings"]
-    assert not answer("doctor", "told:types")[0]["findings"]
-    assert answer("doctor", "told:strict", code=1)[0]["findings"]
+
+    def texts(name: str, dataset: af.Dataset) -> list[str]:
+        vars(module)[name] = dataset
+        findings = answer("doctor", f"told:{name}", code=None)[0]["findings"]
+        return [f"{each['text']}; {each['cost']}" for each in findings]
+
+    for name, values in {"a": [1, 2], "b": [1.5]}.items():
+        pq.write_table(pa.table({name: values}), tmp_path / f"{name}.parquet")
+    assert not texts("nulls", af.read_parquet(tmp_path, missing_columns="null"))
+    assert not texts("types", af.read_parquet(tmp_path, schema=pa.schema({"a": pa.int64()})))
+    (strict,) = texts("strict", af.read_parquet(tmp_path))
+    assert strict.startswith("1 file with other columns or types than the first; a run that needs them ends")
+    pq.write_table(pa.table({"a": pa.array([1], pa.int32())}), tmp_path / "c.parquet")
+    assert not texts("wider", af.read_parquet(tmp_path, schema=pa.schema({"a": pa.int64()})))
+    pq.write_table(pa.table({"a": ["x"]}), tmp_path / "c.parquet")
+    (nulls,) = texts("nulls", af.read_parquet(tmp_path, missing_columns="null"))
+    assert nulls == (
+        "1 file with other types than those to read; a run that needs them ends there, unless the reader is given schema="
+    )
+    (types,) = texts("types", af.read_parquet(tmp_path, schema=pa.schema({"a": pa.int64()})))
+    assert types == "1 file with other types than those to read; a run ends where a value cannot be cast"
 
 
 def test_a_difference_of_milliseconds_is_no_gain(

@@ -101,6 +101,37 @@ def test_rows_behind_a_filter_are_shown_where_one_row_group_tells_them(tmp_path:
     assert not cells(af.read_parquet(tmp_path).filter(pl.col("x") >= 98)), "the other file may hold more"
 
 
+def test_no_row_is_shown_where_a_look_would_leave_bad_ones_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": range(100)}), path, row_group_size=20)
+    assert cells(af.read_parquet(path).filter(pl.col("x") >= 35)) == ["35", "36", "37", "38", "39"]
+    for dataset in (
+        af.read_parquet(path, on_error="skip"),
+        af.read_parquet(path).with_options(af.Options(on_error="skip")),
+    ):
+        assert not cells(dataset) and not cells(dataset.filter(pl.col("x") >= 35))
+
+
+def test_a_file_that_is_gone_or_another_since_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": range(10)}), path)
+    dataset = af.read_parquet(path).filter(pl.col("x") >= 8)
+    assert cells(dataset) == ["8", "9"]
+    pq.write_table(pa.table({"y": range(10)}), path)
+    assert not cells(dataset)
+    path.unlink()
+    assert not cells(dataset)
+
+
+def test_row_groups_without_rows_are_passed_over(tmp_path: Path) -> None:
+    table = pa.table({"x": range(20)})
+    with pq.ParquetWriter(tmp_path / "x.parquet", table.schema) as writer:
+        for rows in (0, 20, 20):
+            writer.write_table(table.slice(0, rows))
+    shown = cells(af.read_parquet(tmp_path / "x.parquet").filter(pl.col("x") > 2))
+    assert shown == ["3", "4", "5", "6", "7"]
+
+
 def test_of_rows_in_memory_the_first_ones_are_filtered_for_a_look() -> None:
     assert cells(af.range(10**12).filter(pl.col("id") % 7 == 6)) == ["6", "13", "20", "27", "34"]
     assert not cells(af.range(10**12).filter(pl.col("id") < 0))

@@ -24,7 +24,7 @@ _IS_SHOWN[list(b" \t\r\n")] = False
 
 
 class JsonLines:
-    """Records of newline-delimited JSON: lines. A line of spaces alone is no row."""
+    """Records of newline-delimited JSON: lines. A line of blanks alone is no row."""
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """See `Scanner.scan`."""
@@ -57,6 +57,10 @@ class JsonElements:
             shown = data[:stop] > ord(" ")
             shown[ends - 1] = False
             is_row = np.logical_or.reduceat(shown, starts_of(ends))
+            if not is_row.all():
+                shown = _shown(data[:stop])
+                shown[ends - 1] = False
+                is_row = np.logical_or.reduceat(shown, starts_of(ends))
             if not (is_row[:-1].all() and (is_row[-1] or (closes and self._elements + ends.size == 1))):
                 raise SourceError(
                     "expected an object in front of each comma and bracket of the array, found none"
@@ -99,7 +103,7 @@ class JsonObjects:
 
 
 def _shown(data: Bytes) -> Flags:
-    """Returns which bytes are no blanks of JSON; other control characters, such as zeros of a lost block, are none."""
+    """Returns which bytes are not blanks of JSON: space, tab and line ends. Zeros in place of a lost block are not blanks."""
     return _IS_SHOWN[data]
 
 

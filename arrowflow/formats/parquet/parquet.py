@@ -52,7 +52,7 @@ class ParquetFormat(Format):
     Attributes:
         stored: Decimals that may be read as integers.
         fields: For structs the only fields that are read.
-        num_threads: The CPU budget. Where Polars' pool has more threads, it decodes what takes one thread a call.
+        num_threads: The CPU budget. Where Polars' pool has more threads, Polars decodes only what takes one thread a call.
     """
 
     name: ClassVar[str] = "parquet"

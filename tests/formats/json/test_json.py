@@ -329,9 +329,10 @@ ZEROS = bytes(5_000)
         b'{"a": 1}\n' + ZEROS,
         b'{"a": 1}\n' + ZEROS + b'\n{"a": 2}\n',
         b'[{"a": 1}]' + ZEROS,
+        b"[" + ZEROS + b"]",
         b'{\n"a": 1\n}\n' * 10_000 + ZEROS,
     ],
-    ids=["alone", "at the end", "between", "behind an array", "behind objects"],
+    ids=["alone", "at the end", "between", "behind an array", "in an array", "behind objects"],
 )
 def test_zeros_are_no_blanks(tmp_path: Path, data: bytes) -> None:
     path = write(tmp_path, data, "a.json")

@@ -233,7 +233,7 @@ def pruned(node: FileScan, may_match: MayMatch | None) -> tuple[str, ...]:
 def rows_of_one_split(node: FileScan) -> tuple[range, bool]:
     """Returns the numbers of the rows in the first split that may hold a match, and whether no other split may hold one.
 
-    It looks at the first file alone: without such a split in it, there are no numbers.
+    Only the splits of the first file are looked at. If none of them may hold a match, the range is empty.
     """
     assert node.first is not None
     may_match = match_test(node) if node.rows == (0, None) else None
@@ -241,6 +241,7 @@ def rows_of_one_split(node: FileScan) -> tuple[range, bool]:
     wanted = [True] * len(splits) if may_match is None else _splits_wanted(node, node.first, may_match)
     ends = pairwise(accumulate((split.num_rows for split in splits), initial=0))
     ranges = [range(*rows) for rows, is_wanted in zip(ends, wanted, strict=True) if is_wanted]
+    ranges = [rows for rows in ranges if rows]
     return (ranges or [range(0)])[0], len(ranges) <= 1 and len(node.files) == 1
 
 
