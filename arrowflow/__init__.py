@@ -78,7 +78,7 @@ try:
     from arrowflow.state import merge_states
 finally:
     if _collects:
-        # What a program has frozen stays so. Python 3.12 itself freezes some 400.
+        # Objects that a program has frozen stay so. Python 3.12 itself freezes some 400.
         if gc.get_freeze_count() < 1000:
             gc.freeze()
             gc.unfreeze()

@@ -462,7 +462,7 @@ def _difference(node: Node, mine: Any, theirs: Any, contents: Any, *, goes_on: b
         node: The operator here.
         mine: Its name and arguments, as a state holds them.
         theirs: Those in the state.
-        contents: What the state holds of the contents of its files.
+        contents: The state's digests of the contents of its files.
         goes_on: Whether the state can go on in spite of it.
     """
     if mine[0] == theirs[0]:

@@ -72,7 +72,7 @@ RECENT_CALLS: Final = 16
 """Calls over which a stage averages its latest times."""
 
 ONE_CALL_SHARE: Final = 0.75
-"""What one call adds to these averages at most, as a share of the time of a short call. A look for garbage falls into any
+"""The most that one call adds to these averages, as a share of the time of a short call. A look for garbage falls into any
 call and takes 50 ms: a mean would call that stage's calls long for its next hundred."""
 
 MAX_ITEMS_PER_CALL: Final = 16

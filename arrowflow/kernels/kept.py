@@ -45,7 +45,7 @@ NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
 
 
 class KeptGroup:
-    """What one call made and is kept together, since chunks of one call may share buffers.
+    """The results of one call that are kept together, since chunks of one call may share buffers.
 
     Attributes:
         chunks: The chunks, by key.

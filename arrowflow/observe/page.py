@@ -81,7 +81,7 @@ class Figure(NamedTuple):
         title: What it is.
         name: The field or property of `Statistics`.
         shown: Its value in words.
-        beside: What belongs to it, in small letters.
+        beside: Its unit or remark, in small letters.
     """
 
     title: str

@@ -157,7 +157,7 @@ class Store:
                     f"bytes {start} to {end} lie outside of the file of {file.size}; the file is corrupt"
                 ).locate(file=file.path)
         buffers = self.fetch(file, merged)
-        # Who finds that the file has changed tells the runs of this store; the bytes need no more of its requests.
+        # A reader that finds that the file has changed tells the runs of this store; the bytes need no more of its requests.
         requests = Requests(changed=self.requests.changed)
         held = zip(merged, buffers, strict=True)
         return Fetched(self.filesystem, requests=requests, file=file, held=dict(held))

@@ -205,7 +205,7 @@ class ShardWriter:
     """Cuts rows into row groups, and row groups into shards.
 
     Args:
-        shards: What to write, and where.
+        shards: The shards to write, and their target.
         schema: The columns.
         folder: The folder inside of the target, which ends with `/`; empty for the target itself.
     """

@@ -121,7 +121,7 @@ class Writer:
 
     Attributes:
         operator: Name of the method.
-        shards: What to write, and where.
+        shards: The shards to write, and their target.
         partition_by: The columns that name folders.
     """
 

@@ -334,7 +334,7 @@ class Queue(Measures, ABC):
         holds for at most one stage that can start.
 
         Args:
-            taken: What the call's input stands on.
+            taken: The place that the call's input stands on.
         """
         stage: Queue = self
         while not stage.out and not stage.feeds_consumer:

@@ -1,4 +1,4 @@
-"""Which fields of structs a Polars expression reads."""
+"""The fields of structs that a Polars expression reads."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Header(NamedTuple):
-    """What a file says before its first block.
+    """The header of a file, in front of its first block.
 
     Attributes:
         schema: The schema, as JSON.

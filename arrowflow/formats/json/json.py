@@ -143,7 +143,7 @@ class JsonFormat(TextFormat):
             except pa.ArrowInvalid as later:
                 if _NO_TEXT not in str(later):
                     raise
-                # What comes as no text stands in a malformed object, or behind one: `as_texts` went no further.
+                # A value that does not come as a text stands in a malformed object, or behind one: `as_texts` went no further.
                 raise pa.ArrowInvalid(_CHANGED.sub("a value is no JSON,", str(later))) from None
         batch = table.combine_chunks().to_batches()[0]
         check_texts(batch)

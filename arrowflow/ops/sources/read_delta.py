@@ -108,7 +108,7 @@ class _Log:
         schema: The columns of the table.
         paths: The files, in order.
         partitions: The value of each file for each column that only the log has.
-        statistics: What the log says of the other columns of each file.
+        statistics: The log's figures on the other columns of each file.
     """
 
     version: int
@@ -186,7 +186,7 @@ def _bounds(values: pa.Array | None, type: pa.DataType, cut: int, count: int) ->
     Args:
         values: The bounds in the log, if any.
         type: The type of the column.
-        cut: What has to be added to a moment.
+        cut: The microseconds to add to a moment.
         count: The number of files.
     """
     if values is None or not has_exact_bounds(type):

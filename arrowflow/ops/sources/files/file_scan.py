@@ -33,7 +33,7 @@ def has_exact_bounds(type: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileStatistics:
-    """What the log of a table says of the columns of each file, in the order of the files. Picklable.
+    """The figures of a table's log on the columns of each file, in the order of the files. Picklable.
 
     Attributes:
         rows: The rows of each file; null for a file of which nothing is known.
@@ -70,7 +70,7 @@ class _OfFile(Mapping[str, ColumnStatistics]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan(Operator):
-    """What is read of files, and in which order.
+    """The part of files that is read, and its order.
 
     Attributes:
         format: The format with its options; once bound, with the types of all files.
