@@ -276,7 +276,9 @@ class Dataset:
         columns = [(name, "") for name in ([] if foreseen is None else foreseen.names)]
         if schema is not None:
             columns = [(field.name, str(field.type)) for field in schema]
-        return glance(self.diagram(), about, columns, None if schema is None else self._first_rows())
+        return glance(
+            self.diagram(), about, columns, None if prepared is None else self._first_rows(prepared)
+        )
 
     def _at_hand(self) -> run.Prepared | None:
         """Returns the plan for `repr`: prepared if it was, or if nothing but footers of local files has to be read for it."""
@@ -292,7 +294,7 @@ class Dataset:
                     prepared.num_rows  # noqa: B018  (known from now on)
         return self._prepared
 
-    def _first_rows(self) -> pa.Table | None:
+    def _first_rows(self, prepared: run.Prepared) -> pa.Table | None:
         """Returns the first five rows, or all where there are fewer.
 
         None where more than one row group would have to be read for them, a function called, or a bad row left out.
@@ -304,11 +306,9 @@ class Dataset:
         if not _is_here(source) or not all(isinstance(node, (*_ROW_BY_ROW, Filter)) for node in operators):
             return None
         with suppress(ArrowflowError):
-            bound, is_all = next(post_order(self._ready().optimised)), True
-            if (
-                isinstance(bound, Read) and bound.policy.leaves_out
-            ):  # a look would tell of them, and counts others
-                return None
+            bound, is_all = next(post_order(prepared.optimised)), True
+            if isinstance(bound, Read) and bound.policy.leaves_out:
+                return None  # a look would tell of bad rows, and `skip` counts those that are left
             if any(isinstance(node, Filter) for node in operators):
                 rows, is_all = _rows_to_filter(bound)
                 plan = rewritten(plan, partial(_within, source, rows))

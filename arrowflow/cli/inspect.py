@@ -33,7 +33,7 @@ class FileFacts(NamedTuple):
         rows: The rows of each split.
         bytes: The decoded bytes of each split, as the footer announces them.
         has_columns: Whether it has the columns of the first file, with the same types.
-        has_types: Whether the columns to read that it has are of types that the reader takes, whatever their values are.
+        has_types: Whether it has_columns, or those of them that are read have types that the reader takes, whatever the values.
         compressed: The record batches that are compressed, if it is an IPC file.
         layout: How the columns are stored, if it is a Parquet file and one of those to look at.
     """
@@ -103,11 +103,12 @@ def facts(source: Read) -> dict[str, Any]:
 def _facts(source: Read, file: File, with_layout: bool) -> FileFacts:
     assert source.store is not None and source.first is not None
     footer = footer_of(source.operator, source.format, source.store, file)
+    has_columns = footer.schema.equals(source.first.schema)
     return FileFacts(
         tuple(split.num_rows for split in footer.splits),
         tuple(split.num_bytes for split in footer.splits),
-        footer.schema.equals(source.first.schema),
-        _has_types(source, footer.schema),
+        has_columns,
+        has_columns or _has_types(source, footer.schema),
         sum(footer.details.compressed) if source.format.name == "ipc" else 0,
         layout_of(footer) if with_layout else {},
     )

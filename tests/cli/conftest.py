@@ -19,9 +19,9 @@ def run() -> Run:
     """Runs a command; returns its result with `output`, `stderr` and `exit_code`."""
     from arrowflow_cli.app import app
 
-    def run(*arguments: object, code: int | None = 0, **options: Any) -> Any:
+    def run(*arguments: object, code: int = 0, **options: Any) -> Any:
         result = testing.CliRunner().invoke(app, [str(each) for each in arguments], **options)
-        assert code in (None, result.exit_code), (result.output, result.exception)
+        assert result.exit_code == code, (result.output, result.exception)
         return result
 
     return run
@@ -31,7 +31,7 @@ def run() -> Run:
 def answer(run: Run) -> Run:
     """Runs a command with `--json`; returns its value."""
 
-    def answer(*arguments: object, code: int | None = 0) -> Any:
+    def answer(*arguments: object, code: int = 0) -> Any:
         return json.loads(run(*arguments, "--json", code=code).stdout)
 
     return answer

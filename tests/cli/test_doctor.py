@@ -84,26 +84,28 @@ def test_other_columns_that_the_reader_takes_are_no_finding(
     module = ModuleType("told")
     monkeypatch.setitem(sys.modules, "told", module)
 
-    def texts(name: str, dataset: af.Dataset) -> list[str]:
+    def texts(name: str, dataset: af.Dataset, *, found: int = 0) -> list[str]:
         vars(module)[name] = dataset
-        findings = answer("doctor", f"told:{name}", code=None)[0]["findings"]
+        findings = answer("doctor", f"told:{name}", code=found)[0]["findings"]
         return [f"{each['text']}; {each['cost']}" for each in findings]
 
     for name, values in {"a": [1, 2], "b": [1.5]}.items():
         pq.write_table(pa.table({name: values}), tmp_path / f"{name}.parquet")
     assert not texts("nulls", af.read_parquet(tmp_path, missing_columns="null"))
     assert not texts("types", af.read_parquet(tmp_path, schema=pa.schema({"a": pa.int64()})))
-    (strict,) = texts("strict", af.read_parquet(tmp_path))
+    (strict,) = texts("strict", af.read_parquet(tmp_path), found=1)
     assert strict.startswith("1 file with other columns or types than the first; a run that needs them ends")
     pq.write_table(pa.table({"a": pa.array([1], pa.int32())}), tmp_path / "c.parquet")
     assert not texts("wider", af.read_parquet(tmp_path, schema=pa.schema({"a": pa.int64()})))
     pq.write_table(pa.table({"a": ["x"]}), tmp_path / "c.parquet")
-    (nulls,) = texts("nulls", af.read_parquet(tmp_path, missing_columns="null"))
+    (nulls,) = texts("nulls", af.read_parquet(tmp_path, missing_columns="null"), found=1)
     assert nulls == (
         "1 file with other types than those to read; a run that needs them ends there, unless the reader is given schema="
     )
-    (types,) = texts("types", af.read_parquet(tmp_path, schema=pa.schema({"a": pa.int64()})))
+    (types,) = texts("types", af.read_parquet(tmp_path, schema=pa.schema({"a": pa.int64()})), found=1)
     assert types == "1 file with other types than those to read; a run ends where a value cannot be cast"
+    narrow = af.read_parquet(tmp_path / "a.parquet", schema=pa.schema({"a": pa.int32()}))
+    assert not texts("narrow", narrow), "all files are as the first one"
 
 
 def test_a_difference_of_milliseconds_is_no_gain(

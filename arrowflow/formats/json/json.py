@@ -22,6 +22,7 @@ from arrowflow.formats.json.scan import (
     JsonObjects,
     element_ends,
     first_end_within,
+    have_values,
     nesting,
 )
 from arrowflow.formats.json.texts import as_texts
@@ -192,10 +193,7 @@ class JsonFormat(TextFormat):
             return TextFormat.records(self, data, kind, file, first)
         text = as_bytes(data)
         ends = element_ends(text)
-        shown = text[: ends[-1]] > ord(" ")
-        shown[ends - 1] = False
-        starts = np.concatenate([[0], ends[:-1]])
-        return Records.of(text, ends, np.logical_or.reduceat(shown, starts), first)
+        return Records.of(text, ends, have_values(text, ends), first)
 
     def stripped(self, kind: str, row: bytes) -> bytes:
         """See `TextFormat.stripped`: an element of an array has a comma or the bracket behind it."""

@@ -54,13 +54,7 @@ class JsonElements:
             raise SourceError("expected nothing behind the `]` that closes the array, found more text")
         is_row = np.zeros(0, np.bool_)
         if ends.size:
-            shown = data[:stop] > ord(" ")
-            shown[ends - 1] = False
-            is_row = np.logical_or.reduceat(shown, starts_of(ends))
-            if not is_row.all():
-                shown = _shown(data[:stop])
-                shown[ends - 1] = False
-                is_row = np.logical_or.reduceat(shown, starts_of(ends))
+            is_row = have_values(data, ends)
             if not (is_row[:-1].all() and (is_row[-1] or (closes and self._elements + ends.size == 1))):
                 raise SourceError(
                     "expected an object in front of each comma and bracket of the array, found none"
@@ -110,6 +104,17 @@ def _shown(data: Bytes) -> Flags:
 def _lack(data: Bytes, text: str) -> Lack | None:
     """Returns what JSON lacks that is not blank."""
     return (BudgetError, f"{text}: a bracket or a quote may be missing") if _shown(data).any() else None
+
+
+def have_values(data: Bytes, ends: Offsets) -> Flags:
+    """Returns which elements of an array are more than blanks and the comma or the bracket after them."""
+    starts, shown = starts_of(ends), data[: ends[-1]] > ord(" ")
+    shown[ends - 1] = False
+    if not (found := np.logical_or.reduceat(shown, starts)).all():  # the exact look takes longer
+        shown = _shown(data[: ends[-1]])
+        shown[ends - 1] = False
+        found = np.logical_or.reduceat(shown, starts)
+    return found
 
 
 def element_ends(data: Bytes) -> Offsets:

@@ -2,7 +2,8 @@
 
 Measured on 2 cores with 2 workers: 4 M rows of 40 int32 and nullable float32, zstd, row groups of 250,000 rows decode
 at 16 M rows/s here and at 9 M rows/s in Arrow C++. Polars decodes in its own pool. A pool within the CPU budget takes any
-row groups. A larger one takes those that Polars decodes by one of its threads, so that each call takes one core. Its values equal Arrow's values, or Arrow decodes instead.
+row groups. A larger one takes those that Polars decodes by one of its threads, so that each call takes one core. Its values
+equal Arrow's values, or Arrow decodes instead.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ size a call takes 1.01 to 1.06 cores, and from 24 M values on 1.4."""
 
 _LARGER_POOL_FACTOR: Final = 2
 """How many times as many values repay a query where the pool is over the budget. It wakes threads that have nothing to do, and
-their heaps have fresh pages: of 5 M compressed values Arrow takes 1.0 to 1.2 times the CPU of Polars with 64 threads. Without
-compression, which is most of the work, it takes 0.6 to 0.9 times."""
+their heaps have fresh pages: of 5 M compressed values Arrow takes 1.0 to 1.2 times the CPU of Polars with 64 threads. Of values that are not compressed it
+takes 0.6 to 0.9 times."""
 
 _FOOTER_SHARE: Final = 64
 """Polars parses the footer once per row group. The footer may be at most this part of the decoded bytes."""

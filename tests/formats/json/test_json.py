@@ -342,6 +342,12 @@ def test_zeros_are_no_blanks(tmp_path: Path, data: bytes) -> None:
             dataset.to_table()
 
 
+def test_zeros_in_an_array_are_a_bad_row(tmp_path: Path) -> None:
+    path = write(tmp_path, b'[{"a": 1},' + ZEROS + b',{"a": 3}]', "a.json")
+    dataset = af.read_json(path, schema=pa.schema({"a": pa.int8()}), on_error="skip")
+    assert dataset.to_table().to_pydict() == {"a": [1, 3]}
+
+
 def test_truncated_compressed_files(tmp_path: Path) -> None:
     for suffix in (".gz", ".zst"):
         whole = compress(as_json(OBJECTS), suffix)
