@@ -158,6 +158,8 @@ def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
             kept.chunks.update(group.chunks)
             _tell(kept, group, is_new=True)
             was_added = True
+            if kept.is_gone:
+                kept.clear()
 
     _make(adds)
     if was_added:

@@ -88,6 +88,7 @@ class KeptChunks:
         most_bytes: The most bytes that it takes, since others had to go, or did not fit; None before that.
         sizes: The bytes of the rows of every chunk that was made so far, by key.
         ledgers: Weak references to the ledgers of the runs that count the chunks; replaced as a whole.
+        is_gone: Whether its plan is gone. Then it keeps nothing.
     """
 
     __slots__ = (
@@ -96,6 +97,7 @@ class KeptChunks:
         "chunks",
         "copies",
         "groups",
+        "is_gone",
         "ledgers",
         "most_bytes",
         "num_bytes",
@@ -113,13 +115,21 @@ class KeptChunks:
         self.num_bytes = 0
         self.sizes: dict[Key, int] = {}
         self.ledgers: tuple[Any, ...] = ()
+        self.is_gone = False
 
     def clear(self) -> None:
-        """Lets go of all chunks: the plan is gone. New objects take the place of those that a thread may read."""
+        """Lets go of all chunks: the plan is gone. New objects take the place of those that a thread may read.
+
+        The garbage collector may finalize a plan before its run, whose workers still add chunks. So whoever adds some looks
+        at `is_gone` afterwards: either this sees the new chunks, or that sees `is_gone`.
+        """
+        self.is_gone = True
         self.chunks, self.groups, self.sizes, self.num_bytes = {}, {}, {}, 0
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether so many bytes more stay within its own limit."""
+        if self.is_gone:
+            return False
         return self.most_bytes is None or self.num_bytes + num_bytes <= self.most_bytes
 
     @property

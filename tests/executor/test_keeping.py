@@ -115,6 +115,17 @@ def test_chunks_that_no_run_counts_go_for_other_pipelines() -> None:
     del idle, other
 
 
+def test_chunks_whose_plan_goes_before_or_while_they_come_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, going = KeptChunks(), KeptChunks()
+    ledger = ledger_of(10 * SIZE, gone, going)
+    gone.clear()
+    keeping.add(ledger, gone, group(1, chunk(1, SIZE)))
+    monkeypatch.setattr(keeping, "_tell", lambda kept, *args, **named: kept.clear())
+    keeping.add(ledger, going, group(2, chunk(2, SIZE)))
+    for kept in (gone, going):
+        assert (kept.chunks, kept.groups, kept.num_bytes) == ({}, {}, 0)
+
+
 def test_a_budget_of_its_own_is_no_business_of_others() -> None:
     idle = KeptChunks()
     ended = ledger_of(10 * SIZE, idle)
