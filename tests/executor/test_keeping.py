@@ -115,7 +115,9 @@ def test_chunks_that_no_run_counts_go_for_other_pipelines() -> None:
     del idle, other
 
 
-def test_chunks_whose_plan_goes_before_or_while_they_come_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_whose_plan_goes_before_or_while_they_come_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gone, going = KeptChunks(), KeptChunks()
     ledger = ledger_of(10 * SIZE, gone, going)
     gone.clear()
