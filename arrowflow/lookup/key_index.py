@@ -8,22 +8,23 @@ in chunks of 65,536 take 0.10 s in a table of 10,000 keys and 0.33 s in one of 1
 
 from __future__ import annotations
 
+import threading
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.lookup.keys import Keys, num_words, present, words
+from arrowflow.lookup.keys import MOST_WORDS, Keys, Words, num_words, present, words
 
 Rows = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
 
 MISSING: Final = -1
 """Stands for the row of a key that the table lacks."""
-BLOCK_ROWS: Final = 1 << 15
-"""Rows that are looked up or added together: arrays of 256 KiB are used again, and those of twice this size cost half of the time.
-Of keys with two words twice as many are looked up: each block costs a cast or two hashes (10,000 texts: 403 ms, and 519)."""
+BLOCK_ROWS: Final = 1 << 17
+"""Rows that are looked up or added together. With a quarter of these rows one thread takes as long. Two take 1.7 times as long as
+they hand the interpreter lock to each other more often (10,000 numbers far apart: 9.6 and 7.0 ns a row)."""
 MAX_ROWS: Final = (1 << 31) - 1
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -102,44 +103,95 @@ class KeyIndex:
         """Returns a row for the key of each row of a chunk, or `MISSING`; of several rows with this key the same each time."""
         keys = chunk.select(self._names)
         rows, there = np.empty(chunk.num_rows, np.int32), present(keys)
-        size = BLOCK_ROWS * self._keys.itemsize // 8
-        for start in range(0, len(rows), size):
-            rows[start : start + size] = self._find(words(keys.slice(start, size)))
+        arrays = _idle.__dict__.pop("arrays", None) or _Arrays()  # a signal's handler may look something up, too
+        left = []  # those whose first slot holds another key: the rows of the chunk, and their keys
+        for start in range(0, len(rows), BLOCK_ROWS):
+            wanted = words(keys.slice(start, BLOCK_ROWS))
+            others = self._look(wanted, rows[start : start + BLOCK_ROWS], arrays)
+            left.append((others + start, wanted[others]))
+        _idle.arrays = arrays
+        if left:
+            self._search(rows, *map(np.concatenate, zip(*left, strict=True)))
         if there is not None:
             rows[~there] = MISSING
         return rows
 
-    def _find(self, wanted: Keys) -> Rows:
+    def _look(self, wanted: Keys, rows: Rows, arrays: _Arrays) -> Places:
+        """Sets rows to those of the first slots. Returns which of them have other keys than wanted."""
+        slots, mine = arrays.slots[: len(rows)], wanted.view(np.uint64)
+        held, differ = arrays.words[: len(mine)], arrays.differ[: len(mine)]
+        self._first_slots(wanted, out=slots, more=held[: len(rows)])
+        self._slots.take(slots, out=rows, mode="clip")  # the other modes copy first
+        slots[:] = rows  # a gather by numbers of another type takes two to three times as long
+        self._keys.take(slots, out=held.view(wanted.dtype), mode="clip")
+        others = np.not_equal(held, mine, out=differ)
+        if len(mine) > len(rows):
+            others = np.not_equal(differ.view(np.uint16), 0, out=arrays.others[: len(rows)])
+        others &= np.not_equal(rows, MISSING, out=arrays.there[: len(rows)])
+        return np.flatnonzero(others)
+
+    def _search(self, rows: Rows, places: Places, wanted: Keys) -> None:
+        """Looks at one slot after the other until all keys are found, or are missing.
+
+        All blocks of a chunk at once: each call of NumPy gives the interpreter lock away, which costs more than few rows do.
+        """
         slots = self._first_slots(wanted)
-        rows = self._slots[slots]
-        left = np.flatnonzero(self._others(rows, wanted))
-        while len(left):
-            slots[left] = again = (slots[left] + 1) & self._last
-            rows[left] = found = self._slots[again]
-            left = left[self._others(found, wanted[left])]
-        return rows
+        while len(places):
+            slots = (slots + 1) & self._last
+            rows[places] = found = self._slots[slots]
+            others = self._others(found, wanted)
+            places, slots, wanted = places[others], slots[others], wanted[others]
 
     def _others(self, rows: Rows, wanted: Keys) -> npt.NDArray[np.bool_]:
         """Returns which rows have other keys than wanted; not for `MISSING`."""
-        # `take`, or other types of numbers, take two to three times as long.
         others = _differ(self._keys[rows.astype(np.intp)], wanted)
         others &= rows != MISSING
         return others
 
-    def _first_slots(self, keys: Keys) -> npt.NDArray[np.int64]:
-        """Returns the slot where the search for each key begins."""
+    def _first_slots(self, keys: Keys, out: Places | None = None, more: Words | None = None) -> Places:
+        """Returns the slot where the search for each key begins.
+
+        Args:
+            keys: The keys.
+            out: Memory for the slots.
+            more: Memory for as many words.
+        """
         words = keys.view(np.uint64)
+        slots = np.empty(len(keys), np.int64) if out is None else out
+        mixed = slots.view(np.uint64)
         if len(words) == len(keys):
-            mixed = words >> _HALF
+            np.right_shift(words, _HALF, out=mixed)
             mixed ^= words
         else:
-            mixed = words[1::2] * _GOLDEN
+            np.multiply(words[1::2], _GOLDEN, out=mixed)
             mixed ^= words[::2]
-            mixed ^= mixed >> _HALF
-        # In one array: to get the memory of another one takes as long as to compute it.
+            mixed ^= np.right_shift(mixed, _HALF, out=more)
         mixed *= _GOLDEN
         mixed >>= self._shift
-        return mixed.view(np.int64)
+        return slots
+
+
+class _Arrays:
+    """Arrays for the rows of a block, to be used again: new memory takes longer to get than to fill.
+
+    Attributes:
+        slots: Numbers of slots, and then of rows.
+        words: Words of keys.
+        differ: Whether the words differ.
+        others: Whether the keys do.
+        there: Whether there is a row.
+    """
+
+    def __init__(self) -> None:
+        self.slots = np.empty(BLOCK_ROWS, np.int64)
+        self.words = np.empty(MOST_WORDS * BLOCK_ROWS, np.uint64)
+        self.differ = np.empty(MOST_WORDS * BLOCK_ROWS, np.bool_)
+        self.others = np.empty(BLOCK_ROWS, np.bool_)
+        self.there = np.empty(BLOCK_ROWS, np.bool_)
+
+
+_idle: Final = threading.local()
+"""The `arrays` of each thread, while it looks nothing up."""
 
 
 def _differ(keys: Keys, others: Keys) -> npt.NDArray[np.bool_]:
