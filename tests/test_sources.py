@@ -161,6 +161,31 @@ def test_from_arrow_travels_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     check_dataset(lambda: af.from_arrow([BATCH, BATCH.slice(0, 5)]))
 
 
+def noisy(rows: pa.RecordBatch, random: np.random.Generator) -> pa.RecordBatch:
+    return rows.append_column("noise", pa.array(random.random(rows.num_rows)))
+
+
+def test_many_narrow_rows_travel_in_slices_of_twice_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_memory, "MAX_CHUNK_ROWS", 4)
+    monkeypatch.setattr(from_memory, "MANY_ROWS", 24)
+    monkeypatch.setattr(from_memory, "NARROW_BYTES", 16)
+
+    narrow = pa.record_batch({"x": range(25), "y": range(25)})
+    wide = narrow.append_column("z", pa.array(range(25)))
+    few = [narrow.slice(0, 12), narrow.slice(12, 11)]
+    assert sizes(af.from_arrow([narrow.slice(0, 12), narrow.slice(12)])) == [8, 4, 8, 5]
+    assert sizes(af.from_arrow(wide)) == [4, 4, 4, 4, 4, 4, 1]
+    assert sizes(af.from_arrow(few)) == [4, 4, 4, 4, 4, 3]
+
+    def dataset() -> af.Dataset:
+        return af.from_arrow(narrow).map(noisy, seed=1)
+
+    check_dataset(dataset, epochs_differ=True)
+    found = batches_of(dataset())
+    monkeypatch.setattr(from_memory, "MANY_ROWS", 26)
+    assert_same_rows(batches_of(dataset()), found)
+
+
 def test_a_one_shot_reader_gives_one_epoch_and_no_state() -> None:
     def once() -> af.Dataset:
         return af.from_arrow(

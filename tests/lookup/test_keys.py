@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from arrowflow.lookup import key_index
 from arrowflow.lookup.key_index import BLOCK_ROWS, MISSING, KeyIndex
 from arrowflow.lookup.keys import text_words
 
@@ -47,6 +49,34 @@ def test_rows_are_found_by_texts(make: Callable[[bytes], bytes], is_large: bool)
     found = index.find(batch(wanted, pa.large_string() if is_large else pa.string()))
     assert found.tolist() == [MISSING if text is None else rows.get(text, MISSING) for text in wanted]
     assert 0 < np.count_nonzero(found == MISSING) < len(found)
+
+
+@pytest.mark.parametrize("slots", [2, 4, 16])
+def test_rows_are_found_by_numbers_among_few_slots_and_by_many_threads(
+    slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that meet others look further. Threads, and indexes of one word and of two, share no array."""
+    for name in ("LEAST_SLOTS", "SMALL_SLOTS"):
+        monkeypatch.setattr(key_index, name, slots)
+    rng = np.random.default_rng(slots)
+    known = rng.permutation(np.r_[0:500, rng.integers(-(1 << 62), 1 << 62, 500)])
+    wanted = np.r_[known, rng.integers(0, 2000, BLOCK_ROWS), known]
+    rng.shuffle(wanted)
+    nulls = rng.random(len(wanted)) < 0.01
+    rows = {key: row for row, key in enumerate(known.tolist())}
+    expected = [
+        MISSING if is_null else rows.get(key, MISSING)
+        for key, is_null in zip(wanted.tolist(), nulls.tolist(), strict=True)
+    ]
+    columns = {"key": pa.array(wanted, mask=nulls), "more": pa.array(-wanted)}
+    indexes = [
+        KeyIndex(pa.record_batch({"key": known})),
+        KeyIndex(pa.record_batch({"key": known, "more": -known})),
+    ]
+    chunk = pa.record_batch(columns)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda number: indexes[number % 2].find(chunk).tolist(), range(8)))
+    assert all(each == expected for each in found)
 
 
 def batch(values: list[Any], type: pa.DataType) -> pa.RecordBatch:
