@@ -9,7 +9,6 @@ Xeon). A binary search takes 0.9 and 2.5 s. To make an index anew for each chunk
 
 from __future__ import annotations
 
-import threading
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -78,6 +77,7 @@ class KeyIndex:
                 left, slots = left[there[block]], slots[there[block]]
             self._add(left, slots)
         self.again = self._found_again()
+        self._idle: list[_Arrays] = []  # those that no thread uses
 
     def _add(self, left: Rows, slots: npt.NDArray[np.int64]) -> None:
         while len(left):
@@ -108,15 +108,16 @@ class KeyIndex:
         """Returns a row for the key of each row of a chunk, or `MISSING`; of several rows with this key the same each time."""
         keys = chunk.select(self._names)
         rows, there = np.empty(chunk.num_rows, np.int32), present(keys)
-        arrays = (
-            _idle.__dict__.pop("arrays", None) or _Arrays()
-        )  # a signal's handler may look something up, too
+        try:
+            arrays = self._idle.pop()
+        except IndexError:
+            arrays = _Arrays()
         left = []  # those whose first slot holds another key: the rows of the chunk, and their keys
         for start in range(0, len(rows), BLOCK_ROWS):
             wanted = words(keys.slice(start, BLOCK_ROWS))
             others = self._look(wanted, rows[start : start + BLOCK_ROWS], arrays)
             left.append((others + start, wanted[others]))
-        _idle.arrays = arrays
+        self._idle.append(arrays)
         if left:
             self._search(rows, *map(np.concatenate, zip(*left, strict=True)))
         if there is not None:
@@ -180,7 +181,7 @@ class KeyIndex:
 
 
 class _Arrays:
-    """Arrays for the rows of a block, to be used again: new memory takes longer to get than to fill.
+    """Arrays for the rows of a block, of one thread at a time, to be used again: to get new memory takes longer than to fill it.
 
     Attributes:
         slots: Numbers of slots, and then of rows.
@@ -196,10 +197,6 @@ class _Arrays:
         self.differ = np.empty(MOST_WORDS * BLOCK_ROWS, np.bool_)
         self.others = np.empty(BLOCK_ROWS, np.bool_)
         self.there = np.empty(BLOCK_ROWS, np.bool_)
-
-
-_idle: Final = threading.local()
-"""The `arrays` of each thread, while it looks nothing up."""
 
 
 def _differ(keys: Keys, others: Keys) -> npt.NDArray[np.bool_]:

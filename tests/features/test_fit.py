@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
+from arrowflow.expr.own.buckets import Buckets
 from arrowflow.features.distinct import Counts, Distinct
 from arrowflow.features.fit import asked_for, everything
 from arrowflow.features.parts import add_part, batch_rows, part_of, part_schema
@@ -119,6 +120,15 @@ def test_buckets_of_other_types(type: Any, buckets: int) -> None:
     if table["id"].dtype.is_float():
         last = table.with_columns(pl.lit(math.nan, dtype=type).alias("id")).select(stats.bucketize("id"))
         assert last["id"].to_list() == [len(boundaries)] * 5
+
+
+@pytest.mark.parametrize("size", [3, 100])
+def test_buckets_of_several_blocks(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrowflow.expr.own.buckets._BLOCK_BYTES", 1000)
+    values = np.random.default_rng(size).integers(0, 1000, 2500)
+    boundaries = np.linspace(1, 999, size).astype(np.int64)
+    found = Buckets.of(0, pl.Series(boundaries), pa.int64())(pa.array(values))
+    assert found.to_pylist() == np.searchsorted(boundaries, values, side="right").tolist()
 
 
 def test_nothing_depends_on_how_rows_are_cut_or_on_threads(
