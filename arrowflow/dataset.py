@@ -535,9 +535,9 @@ class Dataset:
         key with a null matches nothing, as in Polars and SQL; NaN equals NaN, and -0.0 0.0. Put it before small batches:
         then one call looks many rows up.
 
-        Memory: the table and an index of 28 to 52 bytes a row (of few rows up to 1 MiB more), charged to
-        `Options.ram_budget`; 20 more with `unique=False`, and 8 for each column of the key beyond the second. Only columns
-        that are needed are looked up. Many columns are fast as one list of fixed size, such as an embedding.
+        Memory: the table and an index of 28 to 52 bytes a row (up to 65,536 rows at most 1 MiB more), charged to
+        `Options.ram_budget`; 20 more with `unique=False`. Only columns that are needed are looked up. Many columns are fast as
+        one list of fixed size, such as an embedding.
 
         Args:
             table: Anything that `af.from_arrow` takes: a `pyarrow.Table`, a Polars frame, or another dataset. What is not in memory

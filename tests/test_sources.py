@@ -22,6 +22,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops.sources import from_memory
+from arrowflow.optimizer import lengthen_chunks
 from arrowflow.testing import (
     assert_same_batches,
     assert_same_rows,
@@ -161,29 +162,44 @@ def test_from_arrow_travels_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     check_dataset(lambda: af.from_arrow([BATCH, BATCH.slice(0, 5)]))
 
 
+NOISY = pa.schema({"x": pa.int64(), "noise": pa.float64()})
+
+
 def noisy(rows: pa.RecordBatch, random: np.random.Generator) -> pa.RecordBatch:
     return rows.append_column("noise", pa.array(random.random(rows.num_rows)))
 
 
 def test_many_narrow_rows_travel_in_slices_of_twice_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_memory, "MAX_CHUNK_ROWS", 4)
-    monkeypatch.setattr(from_memory, "MANY_ROWS", 24)
-    monkeypatch.setattr(from_memory, "NARROW_BYTES", 16)
-
+    monkeypatch.setattr(lengthen_chunks, "MANY_ROWS", 24)
+    monkeypatch.setattr(lengthen_chunks, "NARROW_BYTES", 16)
     narrow = pa.record_batch({"x": range(25), "y": range(25)})
     wide = narrow.append_column("z", pa.array(range(25)))
+    texts = [pa.record_batch({"x": pa.array(values)}) for values in ([""], ["a" * 30] * 24)]
     few = [narrow.slice(0, 12), narrow.slice(12, 11)]
     assert sizes(af.from_arrow([narrow.slice(0, 12), narrow.slice(12)])) == [8, 4, 8, 5]
-    assert sizes(af.from_arrow(wide)) == [4, 4, 4, 4, 4, 4, 1]
+    made_wide = af.from_arrow(narrow).with_columns(z=pl.col("x") + 1)
+    small = af.from_arrow(narrow).with_options(af.Options(ram_budget="100MiB"))
+    for dataset in (af.from_arrow(wide), made_wide, small):
+        assert sizes(dataset) == [4, 4, 4, 4, 4, 4, 1]
+    assert sizes(af.from_arrow(texts)) == [1, 4, 4, 4, 4, 4, 4]
     assert sizes(af.from_arrow(few)) == [4, 4, 4, 4, 4, 3]
 
-    def dataset() -> af.Dataset:
-        return af.from_arrow(narrow).map(noisy, seed=1)
+    def noised() -> af.Dataset:
+        return af.from_arrow(narrow.select(["x"])).map(noisy, seed=1, schema=NOISY)
 
-    check_dataset(dataset, epochs_differ=True)
-    found = batches_of(dataset())
-    monkeypatch.setattr(from_memory, "MANY_ROWS", 26)
-    assert_same_rows(batches_of(dataset()), found)
+    check_dataset(lambda: af.from_arrow(narrow))
+    check_dataset(noised, epochs_differ=True)
+    found, iterator, rows = batches_of(noised()), iter(af.from_arrow(narrow)), []
+    for least in (26, 24, 26):  # a state goes on in chunks of another size
+        rows += next(iterator)["x"].to_pylist()
+        state = iterator.state_dict()
+        iterator.close()
+        monkeypatch.setattr(lengthen_chunks, "MANY_ROWS", least)
+        assert_same_rows(batches_of(noised()), found)
+        iterator = iter(af.from_arrow(narrow))
+        iterator.load_state_dict(state)
+    assert rows + [row for batch in iterator for row in batch["x"].to_pylist()] == list(range(25))
 
 
 def test_a_one_shot_reader_gives_one_epoch_and_no_state() -> None:

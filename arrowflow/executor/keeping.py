@@ -157,8 +157,9 @@ def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
             kept.num_bytes += group.num_bytes
             kept.chunks.update(group.chunks)
             _tell(kept, group, is_new=True)
-            was_added = True
+            was_added = not kept.is_gone
             if kept.is_gone:
+                _tell(kept, group, is_new=False)
                 kept.clear()
 
     _make(adds)

@@ -120,8 +120,8 @@ class KeptChunks:
     def clear(self) -> None:
         """Lets go of all chunks: the plan is gone. New objects take the place of those that a thread may read.
 
-        The garbage collector may finalize a plan before its run, whose workers still add chunks. So whoever adds some looks
-        at `is_gone` afterwards: either this sees the new chunks, or that sees `is_gone`.
+        The garbage collector may finalize a plan before its run, whose workers still add chunks. So `executor.keeping.add`
+        looks at `is_gone` after it has added some: either `clear` finds them, or `add` finds the flag.
         """
         self.is_gone = True
         self.chunks, self.groups, self.sizes, self.num_bytes = {}, {}, {}, 0

@@ -1,21 +1,21 @@
 """`KeyIndex`: the row of each key in a table, found for a whole chunk of keys at once.
 
 A hash table with open addresses, made once. Its slots hold numbers of rows, and at least three of four are free. All keys of a
-block look at their slots together; then those of the chunk that met another key look at the next slot together, and so on.
-12 million keys in chunks of 131,072 take 0.09 s in a table of 10,000 keys and 0.30 s in one of 1,000,000, on one core (Intel
-Xeon). A binary search takes 0.9 and 2.5 s. To make an index anew for each chunk, as `pyarrow.compute.index_in` does, takes
-17 s (AMD EPYC).
+block look at their slots together; those that met another key look at the next slot together, and so on. 12 million keys
+in chunks of 131,072 take 0.09 s in a table of 10,000 keys and 0.30 s in one of 1,000,000, on one core of an Intel Xeon. On an
+AMD EPYC they took 0.10 and 0.33 s in chunks of 65,536, and a binary search 0.9 and 2.5. To make an index anew for each chunk, as
+`pyarrow.compute.index_in` does, takes 17 s.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.lookup.keys import MOST_WORDS, Keys, Words, num_words, present, words
+from arrowflow.lookup.keys import Keys, Words, num_words, present, words
 
 Rows = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
@@ -23,8 +23,8 @@ Places = npt.NDArray[np.int64]
 MISSING: Final = -1
 """Stands for the row of a key that the table lacks."""
 BLOCK_ROWS: Final = 1 << 17
-"""Rows that are looked up or added together. With a quarter of these rows one thread takes as long. Two take 1.7 times as long as
-they hand the interpreter lock to each other more often (10,000 numbers far apart: 9.6 and 7.0 ns a row)."""
+"""Rows that are looked up or added together. Blocks of 32,768 rows cost one thread as much, but two threads, which hand the
+interpreter lock to each other in each call of NumPy, 1.4 times (10,000 numbers far apart)."""
 LEAST_SLOTS: Final = 4
 """Slots for each key, at least."""
 SMALL_SLOTS, SMALL_BITS = 16, 18
@@ -65,7 +65,7 @@ class KeyIndex:
         self._shift, self._last = np.uint64(64 - bits), (1 << bits) - 1
         mine = words(keys)
         self._names = keys.schema.names
-        self._keys = np.append(mine, mine.dtype.type(0))  # one more, to read for MISSING
+        self._keys = np.append(mine, mine.dtype.type(0))  # one more, to read where a row is missing
         self._slots: Rows = np.full(1 << bits, MISSING, np.int32)
         self._same_as: Rows = np.arange(
             rows, dtype=np.int32
@@ -77,7 +77,6 @@ class KeyIndex:
                 left, slots = left[there[block]], slots[there[block]]
             self._add(left, slots)
         self.again = self._found_again()
-        self._idle: list[_Arrays] = []  # those that no thread uses
 
     def _add(self, left: Rows, slots: npt.NDArray[np.int64]) -> None:
         while len(left):
@@ -108,42 +107,34 @@ class KeyIndex:
         """Returns a row for the key of each row of a chunk, or `MISSING`; of several rows with this key the same each time."""
         keys = chunk.select(self._names)
         rows, there = np.empty(chunk.num_rows, np.int32), present(keys)
-        try:
-            arrays = self._idle.pop()
-        except IndexError:
-            arrays = _Arrays()
-        left = []  # those whose first slot holds another key: the rows of the chunk, and their keys
+        scratch = _Scratch(min(len(rows), BLOCK_ROWS), self._keys.itemsize // 8)
         for start in range(0, len(rows), BLOCK_ROWS):
-            wanted = words(keys.slice(start, BLOCK_ROWS))
-            others = self._look(wanted, rows[start : start + BLOCK_ROWS], arrays)
-            left.append((others + start, wanted[others]))
-        self._idle.append(arrays)
-        if left:
-            self._search(rows, *map(np.concatenate, zip(*left, strict=True)))
+            block, wanted = rows[start : start + BLOCK_ROWS], words(keys.slice(start, BLOCK_ROWS))
+            others = self._look(wanted, block, scratch)
+            self._search(block, others, wanted[others])
         if there is not None:
             rows[~there] = MISSING
         return rows
 
-    def _look(self, wanted: Keys, rows: Rows, arrays: _Arrays) -> Places:
+    def _look(self, wanted: Keys, rows: Rows, scratch: _Scratch) -> Places:
         """Sets rows to those of the first slots. Returns which of them have other keys than wanted."""
-        slots, mine = arrays.slots[: len(rows)], wanted.view(np.uint64)
-        held, differ = arrays.words[: len(mine)], arrays.differ[: len(mine)]
-        self._first_slots(wanted, out=slots, more=held[: len(rows)])
-        self._slots.take(slots, out=rows, mode="clip")  # the other modes copy first
-        slots[:] = rows  # a gather by numbers of another type takes two to three times as long
-        np.maximum(slots, 0, out=slots)  # as it does where processors guess wrongly which are missing
-        self._keys.take(slots, out=held.view(wanted.dtype), mode="clip")
+        numbers, mine = scratch.numbers[: len(rows)], wanted.view(np.uint64)
+        held, differ = scratch.words[: len(mine)], scratch.differ[: len(mine)]
+        self._first_slots(wanted, out=numbers, mixed=held[: len(rows)])
+        self._slots.take(numbers, out=rows, mode="clip")  # other modes copy first
+        numbers[:] = rows  # a gather by other types of numbers takes two to three times as long
+        np.maximum(
+            numbers, 0, out=numbers
+        )  # for `MISSING`: clipping would branch, which takes four times as long
+        self._keys.take(numbers, out=held.view(wanted.dtype), mode="clip")
         others = np.not_equal(held, mine, out=differ)
         if len(mine) > len(rows):
-            others = np.not_equal(differ.view(np.uint16), 0, out=arrays.others[: len(rows)])
-        others &= np.not_equal(rows, MISSING, out=arrays.there[: len(rows)])
+            others = np.not_equal(differ.view(np.uint16), 0, out=scratch.others[: len(rows)])
+        others &= np.not_equal(rows, MISSING, out=scratch.there[: len(rows)])
         return np.flatnonzero(others)
 
     def _search(self, rows: Rows, places: Places, wanted: Keys) -> None:
-        """Looks at one slot after the other until all keys are found, or are missing.
-
-        All blocks of a chunk at once: each call of NumPy gives the interpreter lock away, which costs more than few rows do.
-        """
+        """Looks at one slot after the other until the rows at these places are found, or are missing."""
         slots = self._first_slots(wanted)
         while len(places):
             slots = (slots + 1) & self._last
@@ -157,46 +148,44 @@ class KeyIndex:
         others &= rows != MISSING
         return others
 
-    def _first_slots(self, keys: Keys, out: Places | None = None, more: Words | None = None) -> Places:
-        """Returns the slot where the search for each key begins.
-
-        Args:
-            keys: The keys.
-            out: Memory for the slots.
-            more: Memory for as many words.
-        """
+    def _first_slots(self, keys: Keys, out: Places | None = None, mixed: Words | None = None) -> Places:
+        """Returns the slot where the search for each key begins, in memory that is given or new; `mixed` is overwritten."""
         words = keys.view(np.uint64)
         slots = np.empty(len(keys), np.int64) if out is None else out
-        mixed = slots.view(np.uint64)
+        numbers = slots.view(np.uint64)
         if len(words) == len(keys):
-            np.right_shift(words, _HALF, out=mixed)
-            mixed ^= words
+            np.right_shift(words, _HALF, out=numbers)
+            numbers ^= words
         else:
-            np.multiply(words[1::2], _GOLDEN, out=mixed)
-            mixed ^= words[::2]
-            mixed ^= np.right_shift(mixed, _HALF, out=more)
-        mixed *= _GOLDEN
-        mixed >>= self._shift
+            np.multiply(words[1::2], _GOLDEN, out=numbers)
+            numbers ^= words[::2]
+            numbers ^= np.right_shift(numbers, _HALF, out=mixed)
+        numbers *= _GOLDEN
+        numbers >>= self._shift
         return slots
 
 
-class _Arrays:
-    """Arrays for the rows of a block, of one thread at a time, to be used again: to get new memory takes longer than to fill it.
+class _Scratch:
+    """Arrays for the rows of a block, in memory that Arrow's pool has from the call before.
 
     Attributes:
-        slots: Numbers of slots, and then of rows.
+        numbers: Numbers of slots, and then of rows.
         words: Words of keys.
         differ: Whether the words differ.
         others: Whether the keys do.
         there: Whether there is a row.
     """
 
-    def __init__(self) -> None:
-        self.slots = np.empty(BLOCK_ROWS, np.int64)
-        self.words = np.empty(MOST_WORDS * BLOCK_ROWS, np.uint64)
-        self.differ = np.empty(MOST_WORDS * BLOCK_ROWS, np.bool_)
-        self.others = np.empty(BLOCK_ROWS, np.bool_)
-        self.there = np.empty(BLOCK_ROWS, np.bool_)
+    def __init__(self, num_rows: int, num_words: int) -> None:
+        self.numbers = _array(num_rows, np.int64)
+        self.words = _array(num_words * num_rows, np.uint64)
+        self.differ = _array(num_words * num_rows, np.bool_)
+        self.others = _array(num_rows, np.bool_)
+        self.there = _array(num_rows, np.bool_)
+
+
+def _array(size: int, dtype: type) -> npt.NDArray[Any]:
+    return np.frombuffer(pa.allocate_buffer(size * np.dtype(dtype).itemsize), dtype)
 
 
 def _differ(keys: Keys, others: Keys) -> npt.NDArray[np.bool_]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from arrowflow.errors import PlanError, closest
+from arrowflow.optimizer.lengthen_chunks import lengthen_chunks
 from arrowflow.optimizer.limit_reads import limit_reads
 from arrowflow.optimizer.merge_columns import merge_columns
 from arrowflow.optimizer.prune_columns import prune_columns
@@ -70,8 +71,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="read_stored_decimals",
-        reason="last: what stands right after the source has to stay there",
+        reason="once nothing moves any more: what stands right after the source has to stay there",
         apply=read_stored_decimals,
+    ),
+    Rule(
+        name="lengthen_chunks",
+        reason="last: how wide rows are follows from the columns that are left",
+        apply=lengthen_chunks,
     ),
 )
 

@@ -121,11 +121,18 @@ def test_chunks_whose_plan_goes_before_or_while_they_come_are_not_kept(
     gone, going = KeptChunks(), KeptChunks()
     ledger = ledger_of(10 * SIZE, gone, going)
     gone.clear()
-    keeping.add(ledger, gone, group(1, chunk(1, SIZE)))
-    monkeypatch.setattr(keeping, "_tell", lambda kept, *args, **named: kept.clear())
-    keeping.add(ledger, going, group(2, chunk(2, SIZE)))
+    tell = keeping._tell
+    assert not keeping.add(ledger, gone, group(1, chunk(1, SIZE)))
+
+    def clear_and_tell(kept: KeptChunks, group: KeptGroup, *, is_new: bool) -> None:
+        kept.clear()
+        tell(kept, group, is_new=is_new)
+
+    monkeypatch.setattr(keeping, "_tell", clear_and_tell)
+    assert not keeping.add(ledger, going, group(2, chunk(2, SIZE)))
     for kept in (gone, going):
         assert (kept.chunks, kept.groups, kept.num_bytes) == ({}, {}, 0)
+    assert counted(ledger) == (0, 0)
 
 
 def test_a_budget_of_its_own_is_no_business_of_others() -> None:

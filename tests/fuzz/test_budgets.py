@@ -245,7 +245,12 @@ def steps(names: list[str], most: int) -> st.SearchStrategy[tuple[tuple[str, int
     return st.lists(st.tuples(st.sampled_from(names), st.integers(1, 40)), max_size=most).map(tuple)
 
 
-INPUTS = st.builds(Input, source=st.sampled_from(SOURCES), steps=steps(list(FUNCTIONS), 2))
+# Two bursts make four million rows, which a run whose calls the test makes one by one takes ten minutes for.
+INPUTS = st.builds(
+    Input,
+    source=st.sampled_from(SOURCES),
+    steps=steps(list(FUNCTIONS), 2).filter(lambda made: [name for name, _ in made].count("burst") < 2),
+)
 ORDER = {name: place for place, name in enumerate(["shuffle", "cache", "repeat", "batch", "map", "prefetch"])}
 
 

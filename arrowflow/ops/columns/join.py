@@ -98,8 +98,8 @@ class LookupTable:
 class Join(Operator):
     """The rows of its input with the columns of the rows of a table that have the same key; null is no key.
 
-    Row order: as its input, then as the table. Memory: the table and its index, 28 to 52 bytes a row (of few
-    rows up to 1 MiB more), and 20 more where rows repeat, charged to the budget; output of each call, where rows repeat of
+    Row order: as its input, then as the table. Memory: the table and its index, 28 to 52 bytes a row (up to 65,536
+    rows at most 1 MiB more), and 20 more where rows repeat, charged to the budget; output of each call, where rows repeat of
     `max_chunk_rows` rows, 65,536. Deterministic. Resume: as its input; where rows repeat, (position before the chunk, rows
     of it that are gone).
 

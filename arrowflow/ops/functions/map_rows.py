@@ -30,13 +30,13 @@ from arrowflow.plan.traits import Traits
 
 FASTER = "`map` calls a function once for many rows, which is some hundred times as fast"
 BLOCK_ROWS = 256
-"""Rows that are Python objects at the same time. With 65,536 Python's collector of garbage takes a third of the time; it begins
-with 700 objects, and a row has two."""
-VALUE_ROWS = 8 * BLOCK_ROWS
-"""Rows whose values are made at once. Numbers and texts are no business of the collector, and to make 256 of each column takes a
-third longer a value."""
+"""Rows that are dicts at the same time. With 65,536 Python's collector of garbage takes a third of the time; it begins with 700
+objects, and a row has two."""
+VALUE_ROWS, VALUE_BYTES = 8 * BLOCK_ROWS, 1 << 20
+"""Most rows, and bytes of them, whose values are made at once, at least those of a block. To make 256 of a column at a time
+takes a third longer a value."""
 SMALL_DICT = 5
-"""Keys of a dict that was made for one. So many are added to it for less than to make a copy with all keys costs."""
+"""Most keys of a row whose dict is begun with the first one. To copy a dict with all of its keys is faster for more."""
 _FLAT = frozenset((NoneType, bool, int, float, str, bytes))
 """Values of these classes never change, and hold nothing that does."""
 
@@ -271,10 +271,12 @@ class _Results:
 def _blocks_of(chunk: pa.RecordBatch) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Yields the number of a row, and that row and the next ones as `to_pylist` makes them, in half of its time."""
     names = chunk.schema.names
-    for first in range(0, chunk.num_rows, VALUE_ROWS):
-        columns = [column.to_pylist() for column in chunk.slice(first, VALUE_ROWS).columns]
-        for start in range(first, min(first + VALUE_ROWS, chunk.num_rows), BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, first + VALUE_ROWS, chunk.num_rows)
+    blocks = min(VALUE_ROWS, VALUE_BYTES * chunk.num_rows // max(1, chunk.nbytes)) // BLOCK_ROWS
+    size = max(1, blocks) * BLOCK_ROWS
+    for first in range(0, chunk.num_rows, size):
+        columns = [column.to_pylist() for column in chunk.slice(first, size).columns]
+        for start in range(first, min(first + size, chunk.num_rows), BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, chunk.num_rows)
             parts = [values[start - first : stop - first] for values in columns]
             yield start, _dicts_of(names, parts, stop - start)
 

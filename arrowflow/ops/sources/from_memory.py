@@ -33,6 +33,9 @@ from arrowflow.plan.traits import Borders, Traits
 from arrowflow.types import arrow_type, convert, enum_field, normalise
 from arrowflow.workarounds.codes import masked
 
+LONG_CHUNKS_BUDGET: Final = 512 << 20
+"""Room for 32 chunks of 16 MiB: several calls at a time, each with its input, and what waits for its turn."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromMemory(DealtSource):
@@ -40,7 +43,7 @@ class FromMemory(DealtSource):
 
     Row order: as given; before a windowed `shuffle` in blocks of rows, ordered by (seed, epoch). Memory: none of its
     own. Deterministic. Resume: seeks. A split is one record batch as given, or a block. It travels in chunks of at most
-    65,536 rows, so that the next operators can work on several chunks at once; see `chunk_rows`.
+    65,536 rows, or 131,072, so that the next operators can work on several chunks at once.
 
     Attributes:
         batches: The rows; no record batch is empty.
@@ -48,6 +51,7 @@ class FromMemory(DealtSource):
         given: The schema as the user gave it, with its metadata.
         blocks: How a `shuffle` after it orders the rows, or None.
         in_place: Whether a global `shuffle` after it gathers from the rows, so that no row travels.
+        long_chunks: Whether chunks have twice the rows, if the byte budget has room for many of them.
     """
 
     name: ClassVar[str] = "from_arrow"
@@ -58,6 +62,7 @@ class FromMemory(DealtSource):
     given: pa.Schema | None = field(default=None, compare=False, repr=False)
     blocks: Blocks | None = None
     in_place: bool = False
+    long_chunks: bool = field(default=False, repr=False)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -141,31 +146,16 @@ class FromMemory(DealtSource):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of slices."""
         kind = tuple[int] if self.in_place else tuple[int, int]
-        return (KernelSpec(operator=self.name, kind="source", make=self._kernel, position=Shape(kind)),)
+        rows = MAX_CHUNK_ROWS * (1 + (self.long_chunks and options.ram_budget >= LONG_CHUNKS_BUDGET))
 
-    def _kernel(self, context: Context) -> SourceKernel:
-        if self.in_place:
-            return InPlaceKernel(self.batches)
-        if self.blocks is None:
-            return MemoryKernel(self.of_epoch(context.epoch).batches)
-        return BlockKernel(self.batches, self.blocks, context.epoch)
+        def make(context: Context) -> SourceKernel:
+            if self.in_place:
+                return InPlaceKernel(self.batches)
+            if self.blocks is None:
+                return MemoryKernel(self.of_epoch(context.epoch).batches, rows)
+            return BlockKernel(self.batches, self.blocks, context.epoch)
 
-
-MANY_ROWS: Final = 32 * MAX_CHUNK_ROWS
-NARROW_BYTES: Final = 64
-"""Of a row. A chunk of twice as many rows takes 8 MiB then."""
-
-
-def chunk_rows(batches: Sequence[pa.RecordBatch]) -> int:
-    """Returns how many rows a chunk has: twice as many where rows are many and narrow.
-
-    Each call of NumPy hands the interpreter lock over, which two threads feel until a column of a chunk takes some 0.1 ms.
-    Twelve million rows: features of four columns take 0.71 of the time, and a join 0.7 to 0.9.
-    """
-    if sum(batch.num_rows for batch in batches) < MANY_ROWS:
-        return MAX_CHUNK_ROWS
-    first = batches[0]
-    return 2 * MAX_CHUNK_ROWS if first.nbytes <= NARROW_BYTES * first.num_rows else MAX_CHUNK_ROWS
+        return (KernelSpec(operator=self.name, kind="source", make=make, position=Shape(kind)),)
 
 
 class MemoryKernel(SourceKernel):
@@ -173,9 +163,9 @@ class MemoryKernel(SourceKernel):
 
     lends = True
 
-    def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
+    def __init__(self, batches: tuple[pa.RecordBatch, ...], chunk_rows: int) -> None:
         self._batches = batches
-        self._rows = chunk_rows(batches)
+        self._rows = chunk_rows
 
     def tasks(self, position: Position) -> Iterator[Task]:
         """Yields slices from `position` on."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.ops.functions import map_rows
 from arrowflow.testing import Fault, assert_same_batches, batches_of, check_operator, raising, returning
 from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, numbers, refused, rows_of, sizes, stands_for_all
 
@@ -80,6 +81,29 @@ def test_rows_are_what_map_would_see_one_by_one() -> None:
         ds.drop("x")
     )
     assert seen == NUMBERS.drop_columns(["x"]).to_pylist()
+
+
+@pytest.mark.parametrize("num_bytes", [1, 10_000, 1 << 20])
+@pytest.mark.parametrize("columns", [1, 5, 6])
+def test_blocks_of_rows_are_the_rows(num_bytes: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many values are made at once, and however the dict of a row is begun."""
+    monkeypatch.setattr(map_rows, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(map_rows, "VALUE_ROWS", 12)
+    monkeypatch.setattr(map_rows, "VALUE_BYTES", num_bytes)
+    kept: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any]) -> dict[str, Any]:
+        kept.append(row)
+        return row
+
+    texts = pa.schema([(f"c{number}", pa.string()) for number in range(columns)])
+    for rows in (0, 1, 4, 11, 12, 13, 50):
+        table = pa.table(
+            {name: pa.array([f"{row} {name}" for row in range(rows)], pa.string()) for name in texts.names}
+        )
+        kept.clear()
+        found = af.from_arrow(table).map_rows(keep, schema=texts).to_table()
+        assert found.to_pylist() == table.to_pylist() == kept
 
 
 def test_every_type_goes_through() -> None:
