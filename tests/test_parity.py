@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.optimizer import RULES
+from arrowflow.ops.sources import from_memory
+from arrowflow.optimizer import RULES, lengthen_chunks
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.any_version]
@@ -67,6 +68,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         with pyarrow.ipc.new_file(folders["ipc"] / f"{number}.arrow", part.schema) as writer:
             writer.write_table(part, max_chunksize=30)
     return folders
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_rows_are_many() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lengthen_chunks, "MANY_ROWS", NUM_ROWS)
+        patch.setattr(from_memory, "MAX_CHUNK_ROWS", 16)
+        yield
 
 
 def jitter(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
@@ -152,6 +161,12 @@ PLANS: dict[str, Apply] = {
         .repeat(2)
         .batch(20)
         .cache()
+    ),
+    "long chunks of rows in memory": lambda ds: (
+        ds.select("day", "y")
+        .concatenate(af.from_arrow(features().select(["day", "y"]).combine_chunks()))
+        .with_columns(z=pl.col("y") * 2)
+        .batch(15)
     ),
     "nothing to do": lambda ds: ds.skip(0).select(*ds.schema.names).prefetch(0).batch(50),
     "no rows": lambda ds: ds.filter(pl.col("day") < 0).shuffle(5).batch(3),
