@@ -109,43 +109,37 @@ class KeyIndex:
         rows, there = np.empty(chunk.num_rows, np.int32), present(keys)
         scratch = _Scratch(min(len(rows), BLOCK_ROWS), self._keys.itemsize // 8)
         for start in range(0, len(rows), BLOCK_ROWS):
-            block, wanted = rows[start : start + BLOCK_ROWS], words(keys.slice(start, BLOCK_ROWS))
-            others = self._look(wanted, block, scratch)
-            self._search(block, others, wanted[others])
+            self._look(words(keys.slice(start, BLOCK_ROWS)), rows[start : start + BLOCK_ROWS], scratch)
         if there is not None:
             rows[~there] = MISSING
         return rows
 
-    def _look(self, wanted: Keys, rows: Rows, scratch: _Scratch) -> Places:
-        """Sets rows to those of the first slots. Returns which of them have other keys than wanted."""
+    def _look(self, wanted: Keys, rows: Rows, scratch: _Scratch) -> None:
+        """Sets the rows of a block to those of the keys that are wanted: looks at one slot after the other."""
+        slots = self._first_slots(wanted, scratch.numbers[: len(rows)], scratch.words[: len(rows)])
+        self._slots.take(slots, out=rows, mode="clip")  # other modes copy first
+        places = np.flatnonzero(self._others(rows, wanted, scratch))
+        wanted = wanted[places]
+        slots = self._first_slots(wanted)
+        while len(places):
+            slots = (slots + 1) & self._last
+            rows[places] = found = self._slots[slots]
+            others = self._others(found, wanted, scratch)
+            places, slots, wanted = places[others], slots[others], wanted[others]
+
+    def _others(self, rows: Rows, wanted: Keys, scratch: _Scratch) -> npt.NDArray[np.bool_]:
+        """Returns which rows have other keys than wanted; not for `MISSING`. The next call overwrites the answer."""
         numbers, mine = scratch.numbers[: len(rows)], wanted.view(np.uint64)
-        held, differ = scratch.words[: len(mine)], scratch.differ[: len(mine)]
-        self._first_slots(wanted, out=numbers, mixed=held[: len(rows)])
-        self._slots.take(numbers, out=rows, mode="clip")  # other modes copy first
+        held = scratch.words[: len(mine)]
         numbers[:] = rows  # a gather by other types of numbers takes two to three times as long
         np.maximum(
             numbers, 0, out=numbers
         )  # for `MISSING`: clipping would branch, which takes four times as long
         self._keys.take(numbers, out=held.view(wanted.dtype), mode="clip")
-        others = np.not_equal(held, mine, out=differ)
+        others = np.not_equal(held, mine, out=scratch.differ[: len(mine)])
         if len(mine) > len(rows):
-            others = np.not_equal(differ.view(np.uint16), 0, out=scratch.others[: len(rows)])
+            others = np.not_equal(others.view(np.uint16), 0, out=scratch.others[: len(rows)])
         others &= np.not_equal(rows, MISSING, out=scratch.there[: len(rows)])
-        return np.flatnonzero(others)
-
-    def _search(self, rows: Rows, places: Places, wanted: Keys) -> None:
-        """Looks at one slot after the other until the rows at these places are found, or are missing."""
-        slots = self._first_slots(wanted)
-        while len(places):
-            slots = (slots + 1) & self._last
-            rows[places] = found = self._slots[slots]
-            others = self._others(found, wanted)
-            places, slots, wanted = places[others], slots[others], wanted[others]
-
-    def _others(self, rows: Rows, wanted: Keys) -> npt.NDArray[np.bool_]:
-        """Returns which rows have other keys than wanted; not for `MISSING`."""
-        others = _differ(self._keys[rows.astype(np.intp)], wanted)
-        others &= rows != MISSING
         return others
 
     def _first_slots(self, keys: Keys, out: Places | None = None, mixed: Words | None = None) -> Places:

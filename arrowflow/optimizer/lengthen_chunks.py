@@ -36,6 +36,8 @@ def lengthen_chunks(plan: Node) -> Node:
 def _lengthen(node: Node) -> Node:
     if not isinstance(node, FromMemory) or node.count_rows(()) < MANY_ROWS:
         return node
+    if node.long_chunks or node.in_place or node.blocks is not None:  # a `shuffle` decides what travels
+        return node
     longest = heapq.nlargest(MEASURED, node.batches, key=attrgetter("num_rows"))
     if any(batch.nbytes > NARROW_BYTES * batch.num_rows for batch in longest):
         return node

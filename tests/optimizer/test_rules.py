@@ -13,7 +13,8 @@ import pytest
 import arrowflow as af
 from arrowflow import run
 from arrowflow.ops.sources.files.read import Read
-from arrowflow.optimizer import RULES
+from arrowflow.ops.sources.from_memory import FromMemory
+from arrowflow.optimizer import RULES, lengthen_chunks
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
 
@@ -222,6 +223,17 @@ def test_each_rule_can_be_switched_off_alone(folder: Path, rule: str) -> None:
     kept = run.prepare(dataset.with_options(af.Options(disabled_rules=(rule,)))._plan)
     assert rule not in kept.applied
     assert same_rows(dataset, (rule,))
+
+
+def test_lengthen_chunks_leaves_rows_alone_that_a_shuffle_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrowflow.optimizer.lengthen_chunks.MANY_ROWS", 10)
+    dataset = af.from_arrow(pa.table({"x": range(10)})).batch(5)
+    plan = optimised(dataset, "lengthen_chunks")
+    assert isinstance(plan.inputs[0], FromMemory) and plan.inputs[0].long_chunks
+    assert lengthen_chunks.lengthen_chunks(plan) is plan, "nothing is left to do"
+    shuffled = af.from_arrow(pa.table({"x": range(10)})).shuffle(4).batch(5)
+    for each, applied in ((dataset, ("lengthen_chunks",)), (shuffled, ())):
+        assert run.prepare(each._plan).applied == applied
 
 
 def test_rules_find_nothing_to_do_a_second_time(folder: Path) -> None:

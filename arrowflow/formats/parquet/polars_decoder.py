@@ -23,13 +23,13 @@ _MIN_VALUES: Final = 2_000_000
 values Polars delivers 1.5 times the rows a second of Arrow, with 0.65 M values 0.9 times."""
 
 ONE_THREAD_VALUES: Final = 1 << 24
-"""Values of a row group that Polars decodes by one thread. Polars 1.35 and 2.1 give each thread at least so many: up to this
-size a call takes 1.01 to 1.06 cores, and from 24 M values on 1.4."""
+"""Values of a row group that Polars decodes by one thread. Polars 1.35 and 2.1 give each thread at least so many. Up to this
+size a call takes 1.01 to 1.06 cores. From 24 M values on it takes 1.4."""
 
 _LARGER_POOL_FACTOR: Final = 2
 """How many times as many values repay a query where the pool is over the budget. It wakes threads that have nothing to do, and
-their heaps have fresh pages: of 5 M compressed values Arrow takes 1.0 to 1.2 times the CPU of Polars with 64 threads. Of values that are not compressed it
-takes 0.6 to 0.9 times."""
+their heaps have fresh pages. Of 5 M compressed values Arrow takes 1.0 to 1.2 times the CPU of Polars with 64 threads, and of
+values that are not compressed 0.6 to 0.9 times."""
 
 _FOOTER_SHARE: Final = 64
 """Polars parses the footer once per row group. The footer may be at most this part of the decoded bytes."""

@@ -125,8 +125,8 @@ class MapRowsKernel(StatelessKernel):
 class _Results:
     """The results for the rows of one piece, by column.
 
-    No error of a bad row is kept: the frames that it holds would keep Python's collector of garbage busy for longer than
-    all else that a bad row costs.
+    No error of a bad row is kept. The frames that it holds would keep Python's collector of garbage busy, for longer than all
+    else that a bad row costs.
 
     Attributes:
         numbers: The numbers of the rows that have a result.

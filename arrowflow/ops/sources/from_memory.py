@@ -146,7 +146,8 @@ class FromMemory(DealtSource):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of slices."""
         kind = tuple[int] if self.in_place else tuple[int, int]
-        rows = MAX_CHUNK_ROWS * (1 + (self.long_chunks and options.ram_budget >= LONG_CHUNKS_BUDGET))
+        is_long = self.long_chunks and options.ram_budget >= LONG_CHUNKS_BUDGET
+        rows = 2 * MAX_CHUNK_ROWS if is_long else MAX_CHUNK_ROWS
 
         def make(context: Context) -> SourceKernel:
             if self.in_place:
