@@ -290,7 +290,8 @@ def test_the_edges_of_every_type_are_not_pruned_away(type: pa.DataType) -> None:
     groups = range(file.num_row_groups)
     leaves = {"x": (0, 1)}
     statistics = [
-        dict(RowGroupStatistics(file.metadata.row_group(group), table.schema, leaves)) for group in groups
+        dict(RowGroupStatistics(file.metadata.row_group(group), table.schema, leaves, lambda leaf: True))
+        for group in groups
     ]
     sources = [*comparisons(c("x"), (*CONSTANTS, *OF_POLARS)), *comparisons(f("x"), (*CONSTANTS, *OF_ARROW))]
     for source in sources:

@@ -248,9 +248,9 @@ def loads(text: str) -> Json:
 
 
 def dumps(tree: Json) -> str:
-    """Returns the JSON form of a tree."""
+    """Returns the JSON form of a tree, spelled as Polars spells it: an expression and its tree are then one question."""
     constants: dict[str, Constant] = {name: name for name in _constants(tree)}
-    text = json.dumps(tree)
+    text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False)
     return _text(text, constants) if constants else text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, groupby
 from typing import Any, ClassVar, Final, Self
 
@@ -192,8 +193,8 @@ class ParquetFormat(Format):
         details: Details = footer.details
         if details.is_signed:
             return False
-        group, unsound = details.row_groups[split.index], details.chunks.unsound(split.index)
-        statistics = RowGroupStatistics(group, footer.schema, details.leaves, unsound)
+        group, is_sound = details.row_groups[split.index], partial(details.chunks.is_sound, split.index)
+        statistics = RowGroupStatistics(group, footer.schema, details.leaves, is_sound)
         return not may_match(statistics, split.num_rows)
 
     def read(

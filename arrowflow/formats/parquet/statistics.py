@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,12 +29,12 @@ class RowGroupStatistics(Mapping[str, ColumnStatistics]):
         group: pq.RowGroupMetaData,
         schema: pa.Schema,
         leaves: Mapping[str, tuple[int, int]],
-        unsound: Collection[int] = (),
+        is_sound: Callable[[int], bool],
     ) -> None:
         self._group = group
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._leaves = leaves
-        self._unsound = unsound
+        self._is_sound = is_sound
 
     def __getitem__(self, name: str) -> ColumnStatistics:
         found = self._find(name)
@@ -53,7 +53,7 @@ class RowGroupStatistics(Mapping[str, ColumnStatistics]):
         if type is None or pa.types.is_nested(type):
             return None
         leaf = self._leaves[name][0]
-        if leaf in self._unsound:
+        if not self._is_sound(leaf):
             return None
         column = self._group.column(leaf)
         statistics = column.statistics if column.is_stats_set else None

@@ -38,12 +38,12 @@ def fields(data: bytes, at: int) -> Iterator[Field]:
         at = end
 
 
-def walk(data: bytes, tree: Tree) -> Iterator[tuple[Any, int, int]]:
-    """Yields mark, type and start of each value that a tree asks for, in the order of the bytes.
+def walk(data: bytes, tree: Tree, at: int = 0) -> Iterator[tuple[Any, int, int]]:
+    """Yields mark, type and start of each value that a tree asks for of the structure at `at`, in the order of the bytes.
 
     A field is passed over where the tree has a structure, or a list, and the field has another type.
     """
-    at = number = left = 0
+    number = left = 0
     around: list[tuple[Tree, int, int]] = []  # with the number of the field, and the elements that are left
     while True:
         if not data[at]:
@@ -83,11 +83,16 @@ def _header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
 
 def passed(data: bytes, at: int, kind: int) -> int:
     """Returns the end of the value that starts at `at`: that of a structure without a look at each of its fields."""
-    if kind in _FIXED_BYTES:
-        return at + _FIXED_BYTES[kind]
-    if kind in _VARINTS:
-        while data[at] > 127:
-            at += 1
+    if kind == STRUCT:  # most values of a footer are numbers in structures: these are passed without a call
+        while header := data[at]:
+            at = at + 1 if header > 15 else varint(data, at + 1)[1]
+            kind = header & 15
+            if kind in _VARINTS:
+                while data[at] > 127:
+                    at += 1
+                at += 1
+            elif kind not in _BOOLEANS:
+                at = passed(data, at, kind)
         return at + 1
     if kind == BINARY:
         size, at = varint(data, at)
@@ -99,12 +104,13 @@ def passed(data: bytes, at: int, kind: int) -> int:
         for _ in range(count):
             at = passed(data, at, element)
         return at
-    if kind != STRUCT:
-        raise ValueError(f"a Parquet footer has no Thrift type {kind}")
-    while found := data[at]:
-        at = varint(data, at + 1)[1] if found < 16 else at + 1
-        at = passed(data, at, found & 15)
-    return at + 1
+    if kind in _VARINTS:
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if kind in _FIXED_BYTES:
+        return at + _FIXED_BYTES[kind]
+    raise ValueError(f"a Parquet footer has no Thrift type {kind}")
 
 
 def elements(data: bytes, at: int) -> Iterator[tuple[int, int]]:
@@ -122,8 +128,8 @@ def list_header(data: bytes, at: int) -> tuple[int, int, int]:
     at += 1
     if count == 15:
         count, at = varint(data, at)
-    if count > len(data):
-        raise ValueError(f"a list of {count} elements does not fit into {len(data)} bytes")
+        if count > len(data):
+            raise ValueError(f"a list of {count} elements does not fit into {len(data)} bytes")
     return count, element, at
 
 
