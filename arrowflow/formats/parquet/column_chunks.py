@@ -105,7 +105,7 @@ class ColumnChunks:
             starts = self._found()
             if not starts:
                 return None
-            facts = self._facts[row_group, leaf] = _facts(self._footer, starts[row_group][leaf])
+            facts = self._facts[row_group, leaf] = _read(self._footer, starts[row_group][leaf])
         return facts
 
     def _found(self) -> list[list[int]]:
@@ -129,7 +129,7 @@ def _starts(footer: bytes) -> list[list[int]]:
     return groups
 
 
-def _facts(footer: bytes, start: int) -> _Facts:
+def _read(footer: bytes, start: int) -> _Facts:
     type, shortest, text_bytes = -1, 1 << 31, None
     for mark, kind, at in walk(footer, _COLUMN_CHUNK, start):
         if mark == _BOUND and kind == BINARY:

@@ -218,6 +218,23 @@ def test_sound_bounds_are_used(tmp_path: Path) -> None:
     assert all(chunks.is_sound(group, leaf) for group in range(2) for leaf in range(len(columns)))
 
 
+def test_short_bounds_of_one_column_leave_those_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": [1, 2], "y": [1, 2]}), path, row_group_size=1)
+    chunks = iter(range(4))  # two columns of two row groups
+
+    def column_y_of_the_second(data: bytes, at: int) -> bytes:
+        short = {12: lambda data, at: rebuilt(data, at, {5: lambda data, at: written_varint(7) + bytes(7)})}
+        return rebuilt(data, at, {3: lambda data, at: rebuilt(data, at, short)} if next(chunks) == 3 else {})
+
+    group = {1: each_of(column_y_of_the_second)}
+    change = {4: each_of(lambda data, at: rebuilt(data, at, group))}
+    path.write_bytes(in_footer(path.read_bytes(), lambda footer: rebuilt(footer, 0, change)))
+    _, footer = open_footer(FORMATS["parquet"], path)
+    sound = [[footer.details.chunks.is_sound(group, leaf) for leaf in range(2)] for group in range(2)]
+    assert sound == [[True, True], [True, False]]
+
+
 def test_a_footer_that_says_it_is_signed(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(in_footer(written(), with_encryption))
