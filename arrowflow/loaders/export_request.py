@@ -26,9 +26,6 @@ from arrowflow.options import check_choice, check_flag
 Dtype = Any
 """The result of a framework's resolver for the dtype that a user named."""
 
-Canonical = Callable[[np.dtype[Any]], np.dtype[Any]] | None
-"""Returns the dtype that a framework uses instead of a given dtype; None for that very dtype."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
@@ -140,9 +137,7 @@ def _has_names(value: Mapping[Any, Any]) -> bool:
     return all(isinstance(name, str) for name in value)
 
 
-def requested_exports(
-    schema: pa.Schema, request: ExportRequest, canonical: Canonical = None
-) -> list[tuple[int, ColumnExport]]:
+def requested_exports(schema: pa.Schema, request: ExportRequest) -> list[tuple[int, ColumnExport]]:
     """Returns the exports of columns, then of masks, each with the number of its column in a batch.
 
     Raises:
@@ -160,7 +155,7 @@ def requested_exports(
     for name in names:
         number = schema.get_field_index(name)
         field = schema.field(number)
-        column, fulfilled = _export(field, request, canonical)
+        column, fulfilled = _export(field, request)
         held = held or fulfilled
         found.append((number, column))
         if fulfilled and is_policy(request.null_of(field), "mask"):
@@ -187,22 +182,14 @@ def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> No
             raise PlanError(f"{argument}: unknown column {name!r}; {closest(name, known)}")
 
 
-def _export(field: pa.Field, request: ExportRequest, canonical: Canonical) -> tuple[ColumnExport, bool]:
+def _export(field: pa.Field, request: ExportRequest) -> tuple[ColumnExport, bool]:
     """Returns the export of a column, and whether its nulls are replaced."""
     plain = ColumnRequest(dtype=request.dtypes.get(field.name), lists=request.lists)
     full = replace(plain, null=request.null_of(field))
     if full.keeps_nulls:
         try:
-            return _canonical(field, full, canonical), True
+            return converted_export(field.name, field.type, full), True
         except SchemaError:
             if field.name in request.nulls:
                 raise
-    return _canonical(field, plain, canonical), False
-
-
-def _canonical(field: pa.Field, request: ColumnRequest, canonical: Canonical) -> ColumnExport:
-    export = converted_export(field.name, field.type, request)
-    dtype = export.dtype
-    if canonical is not None and dtype.kind in "biufc" and (dtype := canonical(dtype)) != export.dtype:
-        return converted_export(field.name, field.type, replace(request, dtype=dtype))
-    return export
+    return converted_export(field.name, field.type, plain), False

@@ -7,11 +7,12 @@ Without `jax_enable_x64` 64-bit dtypes become 32-bit, and a whole number that do
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from arrowflow.errors import DataError
 from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray
-from arrowflow.loaders.export_request import PLAIN, ExportRequest
+from arrowflow.loaders.export_request import PLAIN, ExportRequest, by_column, requested_exports
 from arrowflow.loaders.numpy import Arrays, ArraysExport, copy_refusal, map_arrays
 from arrowflow.optional import optional
 
@@ -45,8 +46,13 @@ class JaxExport(ArraysExport):
         self._sharding = sharding
         platform = jax.default_backend() if sharding is None else next(iter(sharding.device_set)).platform
         self._on_cpu = platform == "cpu"
-        canonical = jax.dtypes.canonicalize_dtype
-        super().__init__(schema, owned=owned, request=request, canonical=canonical)
+        request = by_column(request, schema)
+        dtypes = dict(request.dtypes)
+        for _, column in requested_exports(schema, request):
+            dtype = column.dtype
+            if dtype.kind in "iufc" and (own := jax.dtypes.canonicalize_dtype(dtype)) != dtype:
+                dtypes[column.name] = own
+        super().__init__(schema, owned=owned, request=replace(request, dtypes=dtypes))
 
     def _fate(self, column: ColumnExport) -> str:
         return super()._fate(column) if self._on_cpu else "zero-copy on the host, copied to the device"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
 from arrowflow.interchange.writable import Roots, lock, unlocked, writable_root
-from arrowflow.loaders.export_request import PLAIN, Canonical, ExportRequest, requested_exports
+from arrowflow.loaders.export_request import PLAIN, ExportRequest, requested_exports
 
 Arrays = dict[str, Any]
 """Arrays by column; for lists that stay ragged a `Ragged` of two arrays."""
@@ -44,9 +44,7 @@ class NumpyExport:
         ['x: float -> float32: zero-copy, read-only', 'up: bool -> bool: copied: bit-packed in Arrow']
     """
 
-    def __init__(
-        self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, canonical: Canonical = None
-    ) -> None:
+    def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
         """Decides on every column of `schema`.
 
         Args:
@@ -54,13 +52,12 @@ class NumpyExport:
             owned: Whether each batch has its rows to itself, so that its arrays may be written to. No cache, file
                 map, source or other batch then shares the rows.
             request: The user's requests.
-            canonical: Returns the dtype that a framework uses instead of a given dtype.
 
         Raises:
             PlanError: A request names a column that does not exist.
             SchemaError: No array has the type of a column, or the requested dtype; the message names a way out.
         """
-        self._exports = requested_exports(schema, request, canonical)
+        self._exports = requested_exports(schema, request)
         self.columns = [column for _, column in self._exports]
         self._by_slice = any(column.by_slice for column in self.columns)
         self._owned = owned
@@ -164,10 +161,8 @@ class ArraysExport(NumpyExport):
     alignment: ClassVar[int] = 0
     """It takes memory as it is at a multiple of so many bytes; 0 where the dtype's alignment is enough."""
 
-    def __init__(
-        self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, canonical: Canonical = None
-    ) -> None:
-        super().__init__(schema, owned=owned, request=request, canonical=canonical)
+    def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
+        super().__init__(schema, owned=owned, request=request)
         for column in self.columns:
             dtype = column.dtype
             if dtype.kind not in self.kinds:
