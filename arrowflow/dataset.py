@@ -66,7 +66,7 @@ from arrowflow.ops.cache.cache import Cache
 from arrowflow.ops.cache.cached import cached
 from arrowflow.ops.cache.disk_cache import DiskCache
 from arrowflow.ops.columns.cast import Cast
-from arrowflow.ops.columns.column_program import as_given, chosen_columns, given_names
+from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.decode_image import DecodeImage
 from arrowflow.ops.columns.drop import Drop
 from arrowflow.ops.columns.fill_null import FillNull
@@ -2228,7 +2228,7 @@ class Dataset:
         from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
 
         name = "to_torch_dataset"
-        request = _request(name, lists, arguments, torch_dtype)
+        request = export_request(name, lists, arguments, torch_dtype)
         prepares, rest = self._picked(name, request)
         in_worker: Callable[[], run.Prepared] = prepares
         alone = rewritten(self._plan, _alone)
@@ -2342,7 +2342,7 @@ class Dataset:
         """
         name = "to_tf"
         arguments: ExportArguments = {"columns": columns, "dtypes": dtypes, "null": null}
-        prepares, request = self._picked(name, _request(name, lists, arguments))
+        prepares, request = self._picked(name, export_request(name, lists, arguments))
         loader: Loader[Any] = Loader(prepares, self._counter(), _hand_over(name, TfExport, request, None))
         return tf_dataset(prepares(), request, loader)
 
@@ -2401,7 +2401,7 @@ class Dataset:
     ) -> Loader[Any]:
         engine = arguments.get("engine")
         dataset = self if engine is None else self.with_engine(engine)
-        prepares, request = dataset._picked(name, _request(name, lists, arguments, resolve))
+        prepares, request = dataset._picked(name, export_request(name, lists, arguments, resolve))
         hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
         return Loader(prepares, self._counter(), hand_over)
 
@@ -3235,20 +3235,6 @@ def _with_schema(
         )
     # No generator, which would have ended with an error, and not raise again.
     return first.schema, itertools.chain((first,), batches)
-
-
-def _request(
-    name: str, lists: str, arguments: ExportArguments, resolve: Callable[[Any], Any] = dtype_named
-) -> ExportRequest:
-    return export_request(
-        name,
-        columns=given_names(name, arguments.get("columns")),
-        dtypes=arguments.get("dtypes"),
-        null=arguments.get("null", "error"),
-        lists=lists,
-        strict_zero_copy=arguments.get("strict_zero_copy", False),
-        resolve=resolve,
-    )
 
 
 def _hand_over(

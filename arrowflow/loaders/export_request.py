@@ -21,6 +21,7 @@ from arrowflow.interchange.converted import ColumnRequest, ListLayout, converted
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interchange.null_values import is_policy
 from arrowflow.interchange.to_numpy import ColumnExport
+from arrowflow.ops.columns.column_program import given_names
 from arrowflow.options import check_choice, check_flag
 
 Dtype = Any
@@ -59,30 +60,23 @@ PLAIN: Final = ExportRequest()
 
 
 def export_request(
-    operator: str,
-    *,
-    columns: tuple[str, ...] | None = None,
-    dtypes: Any,
-    null: Any,
-    lists: str,
-    strict_zero_copy: bool,
-    resolve: Callable[[Any], Dtype] = dtype_named,
+    operator: str, lists: str, arguments: Mapping[str, Any], resolve: Callable[[Any], Dtype] = dtype_named
 ) -> ExportRequest:
-    """Returns the requests for arguments as users write them.
+    """Returns the requests for the arguments of a loader as users write them.
 
     Raises:
         PlanError: An argument has a wrong type or value.
     """
+    columns = given_names(operator, arguments.get("columns"))
+    dtypes, null = arguments.get("dtypes"), arguments.get("null", "error")
     of_all, by_name = (None, dtypes) if isinstance(dtypes, Mapping) else (dtypes, {})
     null, nulls = ("error", null) if isinstance(null, Mapping) else (null, {})
-    if not _has_names(by_name):
-        raise PlanError(
-            f"{operator}: dtypes is a mapping from names of columns to dtypes, got {shown(dtypes)}"
-        )
-    if not _has_names(nulls):
-        raise PlanError(
-            f"{operator}: null maps names of columns to what becomes of nulls, got {shown(nulls)}"
-        )
+    for named, meaning in (
+        (by_name, "dtypes is a mapping from names of columns to dtypes"),
+        (nulls, "null maps names of columns to what becomes of nulls"),
+    ):
+        if not all(isinstance(name, str) for name in named):
+            raise PlanError(f"{operator}: {meaning}, got {shown(named)}")
     for value in (null, *nulls.values()):
         if value is None or isinstance(value, list | tuple | dict | set | np.ndarray):
             raise PlanError(
@@ -104,7 +98,7 @@ def export_request(
         nulls=dict(nulls),
         null=null,
         lists=check_choice(operator, "lists", lists, get_args(ListLayout)),
-        strict_zero_copy=check_flag(operator, "strict_zero_copy", strict_zero_copy),
+        strict_zero_copy=check_flag(operator, "strict_zero_copy", arguments.get("strict_zero_copy", False)),
     )
 
 
@@ -131,10 +125,6 @@ def by_column(request: ExportRequest, schema: pa.Schema, carrier: Dtype | None =
         columns = ", ".join(f"{each.name}: {each.type}" for each in fields)
         raise PlanError(f"dtypes: no column can be {request.dtype}; columns are {columns}")
     return replace(request, dtypes=found, dtype=None)
-
-
-def _has_names(value: Mapping[Any, Any]) -> bool:
-    return all(isinstance(name, str) for name in value)
 
 
 def requested_exports(schema: pa.Schema, request: ExportRequest) -> list[tuple[int, ColumnExport]]:
