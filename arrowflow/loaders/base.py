@@ -71,70 +71,59 @@ class HandOver(Generic[T]):
     arrived: Callable[[T], Any] | None = None
 
 
-class _Naming:
-    """A block whose errors name the loader. Entered a million times a second, so no `contextmanager`."""
-
-    __slots__ = ("_operator",)
-
-    def __init__(self, operator: str) -> None:
-        self._operator = operator
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ArrowflowError):
-            error.locate(operator=self._operator)
-
-
 class ExportDelivery(Generic[T]):
     """Delivers the results of an export kernel."""
 
     def __init__(self, prepared: Prepared, hand_over: HandOver[T]) -> None:
         self.ahead = hand_over.ahead
         self._hand_over = hand_over
-        self._naming = _Naming(hand_over.name)
         self._prepared = prepared
         schema = prepared.optimised.schema
         # After a `map` without `schema=` only the first batch tells the schema.
-        self._export = None if schema is None else self._make_export(schema)
+        self._export = None if schema is None else self._named(self._make_export, schema)
         last = prepared.optimised
         # After such a `batch`, a batch that is no slice was joined of parts of several chunks.
         slices = isinstance(last, Batch) and not last.joins and last.mask is None
         self._refuses_joined = hand_over.request.strict_zero_copy and slices
 
+    def _named(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns the result of a step. Its errors name the loader."""
+        try:
+            return step(*arguments)
+        except ArrowflowError as error:
+            error.locate(operator=self._hand_over.name)
+            raise
+
     def _make_export(self, schema: pa.Schema) -> Export[T]:
-        with self._naming:
-            return self._hand_over.make_export(
-                schema, owned=self._prepared.owns_buffers, request=self._hand_over.request
-            )
+        hand_over = self._hand_over
+        return hand_over.make_export(schema, owned=self._prepared.owns_buffers, request=hand_over.request)
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
-        with self._naming:
-            if self._refuses_joined:
-                raise DataError(
-                    "all columns would be copied (chunked: a batch lies in more than one chunk), and "
-                    "strict_zero_copy=True refuses copies; take a batch size that divides the rows of chunks"
-                )
-            return self._finished(self._export_for(batch)(batch))
+        return self._named(self._converted, batch)
+
+    def _converted(self, batch: pa.RecordBatch) -> Any:
+        if self._refuses_joined:
+            raise DataError(
+                "all columns would be copied (chunked: a batch lies in more than one chunk), and "
+                "strict_zero_copy=True refuses copies; take a batch size that divides the rows of chunks"
+            )
+        return self._finished(self._export_for(batch)(batch))
 
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
-        """Converts a chunk once."""
-        naming, finished = self._naming, self._finished
-        with naming:
-            found = self._export_for(chunk).chunk(chunk)
+        found, finished = self._named(lambda: self._export_for(chunk).chunk(chunk)), self._finished
 
         def sliced(start: int, stop: int) -> Any:
-            with naming:
+            try:  # in line: a million times a second
                 return finished(found(start, stop))
+            except ArrowflowError as error:
+                error.locate(operator=self._hand_over.name)
+                raise
 
         return sliced
 
     def arrived(self, made: Any) -> Any:
-        """Completes a batch that was made ahead, so that the user can have it."""
         arrived = self._hand_over.arrived
-        with self._naming:
-            return self._collated(made if arrived is None else arrived(made))
+        return self._named(lambda: self._collated(made if arrived is None else arrived(made)))
 
     def _finished(self, exported: Any) -> Any:
         return exported if self.ahead else self._collated(exported)
