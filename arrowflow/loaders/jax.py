@@ -21,12 +21,6 @@ class JaxExport(ArraysExport):
     """Turns record batches of one schema into dicts of JAX arrays; ragged lists into pairs of values and offsets.
 
     Each call begins the transfer to the device and does not wait for its end.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> batch = pa.RecordBatch.from_pydict({"x": [1.5, 2.0]})
-        >>> JaxExport(batch.schema, owned=True)(batch)["x"]  # doctest: +SKIP
-        Array([1.5, 2. ], dtype=float32)
     """
 
     framework: ClassVar[str] = "a JAX array"
@@ -37,11 +31,7 @@ class JaxExport(ArraysExport):
     def __init__(
         self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN, sharding: Any = None
     ) -> None:
-        """Decides on every column; `sharding` places the parts of global arrays.
-
-        Raises:
-            MissingPackageError: JAX is not installed.
-        """
+        """Decides on every column; `sharding` places the parts of global arrays."""
         jax = self._jax = optional("jax", user="to_jax", extra="jax")
         self._sharding = sharding
         platform = jax.default_backend() if sharding is None else next(iter(sharding.device_set)).platform

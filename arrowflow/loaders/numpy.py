@@ -52,10 +52,6 @@ class NumpyExport:
             owned: Whether each batch has its rows to itself, so that its arrays may be written to. No cache, file
                 map, source or other batch then shares the rows.
             request: The user's requests.
-
-        Raises:
-            PlanError: A request names a column that does not exist.
-            SchemaError: No array has the type of a column, or the requested dtype; the message names a way out.
         """
         self._exports = requested_exports(schema, request)
         self.columns = [column for _, column in self._exports]
@@ -67,12 +63,6 @@ class NumpyExport:
                 raise SchemaError(copy_refusal(column.name, column.copied))
 
     def __call__(self, batch: Any) -> Arrays:
-        """Returns the arrays of a batch.
-
-        Raises:
-            DataError: A column has nulls, values that do not fit, or lists of different length; or a copy would be
-            needed although copies are an error.
-        """
         return self._convert(self._given(batch))
 
     def chunk(self, batch: Any) -> Callable[[int, int], Arrays]:
@@ -130,7 +120,6 @@ class NumpyExport:
         return arrays
 
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or the reason for a copy."""
         reasons = [column.copied or self._copied(column) for column in self.columns]
         return [
             column.describe(f"copied: {why}" if why else self._fate(column) + column.note)
@@ -147,10 +136,7 @@ class NumpyExport:
 
 
 class ArraysExport(NumpyExport):
-    """Turns record batches into what a framework makes of their arrays: the base of other exports.
-
-    Raises `SchemaError` for a column whose dtype the framework lacks, as `NumpyExport` does; the message names a way out.
-    """
+    """Turns record batches into what a framework makes of their arrays: the base of other exports."""
 
     framework: ClassVar[str]
     """The framework's arrays, for errors."""

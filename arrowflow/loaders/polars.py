@@ -44,12 +44,7 @@ class PolarsExport:
     """
 
     def __init__(self, schema: Any, *, owned: bool = False, request: ExportRequest = PLAIN) -> None:
-        """Decides on every column of `schema`; only the columns of the request have an effect here.
-
-        Raises:
-            PlanError: A column is unknown.
-            SchemaError: Polars lacks the type of a column; the message says what to do.
-        """
+        """Decides on every column of `schema`; only the columns of the request have an effect here."""
         columns = request.columns
         self._columns = None if columns is None else list(columns)
         if columns is not None:
@@ -74,12 +69,10 @@ class PolarsExport:
         return polars_frame(batch, rechunk=False)
 
     def chunk(self, batch: Any) -> Callable[[int, int], pl.DataFrame]:
-        """Converts a large batch once, to cut data frames out of it."""
         frame = self(batch)
         return lambda start, stop: frame.slice(start, stop - start)
 
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or the reason for a copy."""
         return [f"{field.name}: {field.type}: {_fate(field.type)}" for field in self._schema]
 
 

@@ -35,11 +35,6 @@ class TfExport(ArraysExport):
     alignment: ClassVar[int] = 64
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
-        """Decides on every column.
-
-        Raises:
-            MissingPackageError: TensorFlow is not installed.
-        """
         self._tf = optional("tensorflow", user="to_tf", extra="tf")
         super().__init__(schema, owned=owned, request=request)
         self._ragged = request.lists == "ragged"

@@ -44,23 +44,12 @@ class TorchExport(ArraysExport):
     read-only tensors. So shared memory is copied, and writing into a tensor never reaches anything else. Booleans are
     unpacked, enums become codes, and ragged lists become jagged nested tensors. Dates and times need an integer dtype,
     decimals a float dtype. Strings have no tensor.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> batch = pa.RecordBatch.from_pydict({"x": [1.5, 2.0]})
-        >>> TorchExport(batch.schema, owned=True)(batch)["x"]  # doctest: +SKIP
-        tensor([1.5000, 2.0000], dtype=torch.float64)
     """
 
     framework: ClassVar[str] = "a PyTorch tensor"
     shared: ClassVar[str] = "shared: PyTorch has no read-only tensors"
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
-        """Decides on every column.
-
-        Raises:
-            MissingPackageError: PyTorch is not installed.
-        """
         request = by_column(request, schema, np.dtype(np.float32) if request.dtype == BFLOAT16 else None)
         # Whether a column holds the bits of bfloat16, in binaries of two bytes. An unknown one is refused later.
         types = {field.name: field.type for field in schema}

@@ -164,11 +164,6 @@ class MpsExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors on Apple's device."""
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest, device: str) -> None:
-        """Decides on every column.
-
-        Raises:
-            SchemaError: A column has numbers of 64 bits with fractions, which the device lacks.
-        """
         super().__init__(schema, owned=owned, request=request)
         self._is_plain, self._device = False, device
         for column in self.columns:
