@@ -44,7 +44,13 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
     if device is None and not pin_memory:
         return None
     torch = optional("torch", user=operator, extra="torch")
-    found = _parsed(torch, operator, "cpu" if device is None else device)
+    expected = f"{operator}: device is 'cpu', 'mps' or 'cuda' or one like 'cuda:1', got {shown(device)}"
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise PlanError(f"{expected}: {error}") from error
+    if found.type not in {"cpu", "cuda", "mps"}:
+        raise PlanError(f"{expected}; a collate moves batches elsewhere")
     if found.type == "cpu" and not pin_memory:
         return None
     if strict_zero_copy:
@@ -72,17 +78,6 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
     return None if found.type == "cpu" else str(found)
 
 
-def _parsed(torch: Any, operator: str, device: Any) -> Any:
-    expected = f"{operator}: device is 'cpu', 'mps' or 'cuda' or one like 'cuda:1', got {shown(device)}"
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise PlanError(f"{expected}: {error}") from error
-    if found.type not in {"cpu", "cuda", "mps"}:
-        raise PlanError(f"{expected}; a collate moves batches elsewhere")
-    return found
-
-
 class PinnedExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors in page-locked memory."""
 
@@ -90,16 +85,12 @@ class PinnedExport(TorchExport):
         # `owned` does not matter: the memory is only read.
         super().__init__(schema, owned=False, request=request)
         self._is_plain = False
-        self._dtypes: dict[Any, Any] = {}
 
     def _copied(self, column: ColumnExport) -> str:
         return "to page-locked memory"
 
     def _put(self, name: str, array: NumpyArray) -> Any:
-        dtype = self._dtypes.get(array.dtype)
-        if dtype is None:
-            dtype = self._dtypes[array.dtype] = self._from_numpy(np.empty(0, array.dtype)).dtype
-        tensor = self._locked(array.shape, dtype)
+        tensor = self._locked(array.shape, getattr(self._torch, array.dtype.name))
         np.copyto(tensor.numpy(), array)
         return tensor
 

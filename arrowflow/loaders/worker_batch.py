@@ -25,7 +25,6 @@ import numpy as np
 
 from arrowflow.arenas import Inbox, Outbox, Parcel
 from arrowflow.delivery import EpochCounter, PassStart
-from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
 """Bytes. Views of any dtype and the widest vector instructions may begin there."""
@@ -69,7 +68,8 @@ def _counted(batch: Any, counter: EpochCounter, begun: PassStart) -> Any:
 
 def _reduced(batch: WorkerBatch) -> tuple[Any, ...]:
     """Copies the tensors of a batch into an arena. PyTorch calls this in the one thread that sends batches."""
-    torch = _torch()
+    import torch
+
     spans: dict[str, Span] = {}
     end = ALIGNMENT
     for name, value in batch.items():
@@ -132,6 +132,8 @@ def _arrived(
     values: dict[str, Any], spans: dict[str, Span], worker: Worker, parcel: tuple[Any, ...], file: Any
 ) -> dict[str, Any]:
     """Returns the batch that a worker sent."""
+    import torch
+
     inbox = _inboxes.get(worker)
     if inbox is None:
         for other in [other for other in _inboxes if not _is_running(other[0])]:
@@ -139,7 +141,7 @@ def _arrived(
         inbox = _inboxes[worker] = Inbox()
     for number in inbox.returned():
         inbox.mark(number, FREE)
-    memory, torch = inbox.lease(Parcel(*parcel), None if file is None else file.detach()), _torch()
+    memory = inbox.lease(Parcel(*parcel), None if file is None else file.detach())
     return {
         name: _view(torch, memory, spans[name]) if name in spans else value for name, value in values.items()
     }
@@ -159,8 +161,3 @@ def _is_running(process: int) -> bool:
     except OSError as error:
         return isinstance(error, PermissionError)
     return True
-
-
-@functools.cache
-def _torch() -> Any:
-    return optional("torch", user="to_torch_dataset", extra="torch")
