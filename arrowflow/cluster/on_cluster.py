@@ -228,21 +228,18 @@ class RemoteKernel(SourceKernel):
                     if not context.wait(0.0):
                         return
                     context.retried("a worker of the cluster died")
-                    joined.clear()
-                    session.close(asked)  # Ray may have lost a piece, and not the worker
-                    asked = ask(None)
+                    asked = ask(asked)  # closes it: Ray may have lost a piece, and not the worker
                     continue
                 self._tell(asked, piece, context.now() - began)
+                if asked.is_first:  # a batch of which the run before sent only parts comes anew
+                    joined = Joined(session.kept)
                 batches = joined.add(piece.parts)
                 error, ends = piece.error, piece.ended or piece.error is not None
                 del piece  # the store is to free what was copied, before the next piece needs room
                 if batches:
                     position = batches[-1][1]
                 # The next piece is made while the executor takes this one.
-                run = asked.request.run
                 asked = None if ends else ask(asked)
-                if asked is not None and asked.request.run != run:
-                    joined.clear()
                 batches.reverse()
                 while batches:
                     batch, after = batches.pop()

@@ -145,7 +145,3 @@ class Joined:
         self._begun = []
         batch: pa.RecordBatch = unpack_apart(head, memory)
         return batch
-
-    def clear(self) -> None:
-        """Forgets parts of a batch that does not go on: its lane begins anew in another worker."""
-        self._begun = []

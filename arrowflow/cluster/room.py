@@ -1,14 +1,12 @@
-"""The connection to a cluster, how many workers it has room for, and what it lacks where workers do not start."""
+"""How many workers a cluster has room for, and what it lacks where workers do not start."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.errors import PlanError, counted
-from arrowflow.executor import lasting
 from arrowflow.options import AUTOTUNE
 
 DEFAULT_CORES: Final = 4
@@ -17,16 +15,6 @@ NODE_GROUP: Final = "ray.io/node-group"
 
 Nodes = Sequence[Mapping[str, Any]]
 """The nodes that are alive, as `ray.nodes()` tells of them."""
-
-
-def connect(ray: Any, engine: RayEngine) -> None:
-    """Connects this process to a cluster, or starts a local one. Any thread.
-
-    Ray's processes end with the thread that starts them. On another thread than the main one Ray also leaves the handler of
-    SIGTERM alone, and warns of it.
-    """
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-    lasting(lambda: ray.init(engine.address, **quiet))
 
 
 def asked(engine: RayEngine, nodes: Nodes, lanes: int, sets: int = 1) -> tuple[dict[str, int], int]:

@@ -16,9 +16,10 @@ from typing import Any, Final
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.lane_worker import LaneWorker, Piece, Ready, Request
 from arrowflow.cluster.parts import Kept
-from arrowflow.cluster.room import asked, connect, lack
+from arrowflow.cluster.room import asked, lack
 from arrowflow.cluster.scaling import Scaling, dealt
 from arrowflow.errors import PlanError, WorkerError, said
+from arrowflow.executor import lasting
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
@@ -136,7 +137,10 @@ class Session:
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
             packed, engine = pack(), self.engine
             if job is None:
-                connect(ray, engine)
+                # Ray's processes end with the thread that starts them. On another thread than the main one Ray also leaves
+                # the handler of SIGTERM alone, and warns of it.
+                quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+                lasting(lambda: ray.init(engine.address, **quiet))
             alive = [node for node in ray.nodes() if node["Alive"]]
             tunes, consumers = engine.workers == AUTOTUNE, len(lanes) // len(own)
             self._lanes, self._functions, self._ram_budget = own if tunes else lanes, functions, ram_budget
