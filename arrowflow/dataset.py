@@ -2151,7 +2151,7 @@ class Dataset:
         if device.startswith("mps"):
             return loader(partial(MpsExport, device=device), lists, collate, arguments)
         export = partial(CudaExport, device=device)
-        return loader(export, lists, collate, arguments, ahead=True, arrived=Transfer.wait)
+        return loader(export, lists, collate, arguments, arrived=Transfer.wait)
 
     @overload
     def to_torch_dataset(
@@ -2308,7 +2308,7 @@ class Dataset:
         if sharding is not None and lists == "ragged":
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
         export = partial(JaxExport, sharding=sharding)
-        return self._loader("to_jax", export, lists, collate, arguments, ahead=True)
+        return self._loader("to_jax", export, lists, collate, arguments, arrived=lambda batch: batch)
 
     def to_tf(
         self, *, columns: _Columns = None, dtypes: Any = None, null: Any = "error", lists: _Lists = "dense"
@@ -2396,13 +2396,12 @@ class Dataset:
         arguments: LoaderArguments,
         *,
         resolve: Callable[[Any], Any] = dtype_named,
-        ahead: bool = False,
         arrived: Callable[[Any], Any] | None = None,
     ) -> Loader[Any]:
         engine = arguments.get("engine")
         dataset = self if engine is None else self.with_engine(engine)
         prepares, request = dataset._picked(name, export_request(name, lists, arguments, resolve))
-        hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
+        hand_over = replace(_hand_over(name, make_export, request, collate), arrived=arrived)
         return Loader(prepares, self._counter(), hand_over)
 
     def _counter(self) -> EpochCounter:

@@ -59,58 +59,51 @@ class HandOver(Generic[T]):
     Attributes:
         name: Name of the method that made the loader, for errors.
         collate: The user's function of each batch, or None.
-        ahead: Whether a batch is exported before the batch in front of it is delivered.
-        arrived: Completes a batch that was exported ahead, when it is delivered; None for nothing to do.
+        arrived: Completes a batch, when it is delivered, that was exported before the one in front of it was delivered; None
+            where batches are exported when they are delivered.
     """
 
     name: str
     make_export: MakeExport[T]
     request: ExportRequest = field(default_factory=ExportRequest)
     collate: Callable[[T], Any] | None = None
-    ahead: bool = False
-    arrived: Callable[[T], Any] | None = None
+    arrived: Callable[[Any], Any] | None = None
 
 
 class ExportDelivery(Generic[T]):
     """Delivers the results of an export kernel."""
 
     def __init__(self, prepared: Prepared, hand_over: HandOver[T]) -> None:
-        self.ahead = hand_over.ahead
+        self.ahead = hand_over.arrived is not None
         self._hand_over = hand_over
         self._prepared = prepared
-        schema = prepared.optimised.schema
-        # After a `map` without `schema=` only the first batch tells the schema.
-        self._export = None if schema is None else self._named(self._make_export, schema)
+        self._export: Export[T] | None = None
         last = prepared.optimised
+        # After a `map` without `schema=` only the first batch tells the schema.
+        if last.schema is not None:
+            self._named(lambda: self._export_for(last.schema))
         # After such a `batch`, a batch that is no slice was joined of parts of several chunks.
         slices = isinstance(last, Batch) and not last.joins and last.mask is None
         self._refuses_joined = hand_over.request.strict_zero_copy and slices
 
-    def _named(self, step: Callable[..., Any], *arguments: Any) -> Any:
+    def _named(self, step: Callable[[], Any]) -> Any:
         """Returns the result of a step. Its errors name the loader."""
         try:
-            return step(*arguments)
+            return step()
         except ArrowflowError as error:
             error.locate(operator=self._hand_over.name)
             raise
 
-    def _make_export(self, schema: pa.Schema) -> Export[T]:
-        hand_over = self._hand_over
-        return hand_over.make_export(schema, owned=self._prepared.owns_buffers, request=hand_over.request)
-
     def __call__(self, batch: pa.RecordBatch) -> Any:
-        return self._named(self._converted, batch)
-
-    def _converted(self, batch: pa.RecordBatch) -> Any:
         if self._refuses_joined:
             raise DataError(
                 "all columns would be copied (chunked: a batch lies in more than one chunk), and "
                 "strict_zero_copy=True refuses copies; take a batch size that divides the rows of chunks"
-            )
-        return self._finished(self._export_for(batch)(batch))
+            ).locate(operator=self._hand_over.name)
+        return self._named(lambda: self._finished(self._export_for(batch.schema)(batch)))
 
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
-        found, finished = self._named(lambda: self._export_for(chunk).chunk(chunk)), self._finished
+        found, finished = self._named(lambda: self._export_for(chunk.schema).chunk(chunk)), self._finished
 
         def sliced(start: int, stop: int) -> Any:
             try:  # in line: a million times a second
@@ -123,7 +116,8 @@ class ExportDelivery(Generic[T]):
 
     def arrived(self, made: Any) -> Any:
         arrived = self._hand_over.arrived
-        return self._named(lambda: self._collated(made if arrived is None else arrived(made)))
+        assert arrived is not None
+        return self._named(lambda: self._collated(arrived(made)))
 
     def _finished(self, exported: Any) -> Any:
         return exported if self.ahead else self._collated(exported)
@@ -139,10 +133,11 @@ class ExportDelivery(Generic[T]):
         except BaseException as error:  # `StopIteration` among them, which would end the loop without a word
             raise FunctionError(f"collate: {function_name(collate)} raised {said(error)}") from error
 
-    def _export_for(self, batch: pa.RecordBatch) -> Export[T]:
+    def _export_for(self, schema: pa.Schema) -> Export[T]:
         if self._export is None:
-            self._export = self._make_export(batch.schema)
-            self._prepared.learn_schema(batch.schema)
+            owned, hand_over = self._prepared.owns_buffers, self._hand_over
+            self._export = hand_over.make_export(schema, owned=owned, request=hand_over.request)
+            self._prepared.learn_schema(schema)
         return self._export
 
 

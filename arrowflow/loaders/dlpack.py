@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from arrowflow.loaders.numpy import Arrays, ArraysExport, map_arrays
+from arrowflow.loaders.numpy import ArraysExport
 
 
 class DlpackExport(ArraysExport):
@@ -24,6 +24,3 @@ class DlpackExport(ArraysExport):
 
     framework: ClassVar[str] = "DLPack"
     shared: ClassVar[str] = "shared: not every consumer of DLPack honours read-only"
-
-    def _made(self, arrays: Arrays) -> Arrays:
-        return map_arrays(arrays, self._own)

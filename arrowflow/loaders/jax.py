@@ -55,7 +55,7 @@ class JaxExport(ArraysExport):
 
     def _made(self, arrays: Arrays) -> Arrays:
         if self._on_cpu:
-            arrays = map_arrays(arrays, self._own)
+            arrays = super()._made(arrays)
         if self._sharding is None:
             put = self._jax.device_put(arrays)
             return {name: put[name] for name in arrays}  # JAX sorts names

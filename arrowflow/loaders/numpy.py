@@ -184,7 +184,8 @@ class ArraysExport(NumpyExport):
         return aligned_copy(array) if self.alignment else array.copy()
 
     def _made(self, arrays: Arrays) -> Any:
-        raise NotImplementedError
+        """Returns what the framework makes of arrays; the default, arrays that nobody else has."""
+        return map_arrays(arrays, self._own)
 
 
 def _sliced(export: ColumnExport, column: Any, roots: Roots) -> Exported:

@@ -15,7 +15,7 @@ from arrowflow.errors import ArrowflowError, PlanError, SchemaError
 from arrowflow.interchange.to_numpy import ColumnExport, Ragged, is_ragged, refusal
 from arrowflow.loaders.base import Loader
 from arrowflow.loaders.export_request import PLAIN, ExportRequest
-from arrowflow.loaders.numpy import Arrays, ArraysExport, map_arrays
+from arrowflow.loaders.numpy import Arrays, ArraysExport
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.optional import optional
 from arrowflow.plan.node import Node
@@ -56,7 +56,7 @@ class TfExport(ArraysExport):
     def _made(self, arrays: Arrays) -> Arrays:
         return {
             name: self._tensor(array) if isinstance(array, Ragged) else array
-            for name, array in map_arrays(arrays, self._own).items()
+            for name, array in super()._made(arrays).items()
         }
 
     def _tensor(self, lists: Ragged) -> tf.RaggedTensor:
