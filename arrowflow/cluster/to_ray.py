@@ -18,11 +18,9 @@ def ray_dataset(
     `batches` pickles, and is called in the task that reads. Schema and number of rows are None where only a run tells.
     """
     data = optional("ray.data", user="to_ray", extra="ray")
-    source = optional("ray.data.datasource", user="to_ray", extra="ray")
-    block = optional("ray.data.block", user="to_ray", extra="ray")
-    metadata = block.BlockMetadata(num_rows=rows, size_bytes=None, exec_stats=None, input_files=None)
+    metadata = data.block.BlockMetadata(num_rows=rows, size_bytes=None, exec_stats=None, input_files=None)
 
-    class Batches(source.Datasource):  # type: ignore[name-defined]  # known when it runs
+    class Batches(data.Datasource):  # type: ignore[name-defined]  # known when it runs
         """The batches of an epoch, read by one task: in order, and with arrowflow's own threads."""
 
         def get_name(self) -> str:
@@ -35,7 +33,7 @@ def ray_dataset(
             def read() -> Iterator[pa.Table]:
                 return (pa.Table.from_batches([batch]) for batch in batches())
 
-            return [source.ReadTask(read, metadata, schema=schema)]
+            return [data.ReadTask(read, metadata, schema=schema)]
 
     # With more blocks than tasks Ray would cut the batches.
     return data.read_datasource(Batches(), override_num_blocks=1)

@@ -9,7 +9,6 @@ import functools
 import itertools
 import logging
 import sys
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
 
@@ -221,7 +220,7 @@ def _iterable_dataset() -> type[Any]:
     """Makes the class, whose second base exists only with PyTorch."""
     own = {"__module__": __name__, "__doc__": TorchDataset.__doc__}
     bases = (TorchDataset, _data().IterableDataset)
-    return types.new_class("TorchDataset", bases, exec_body=lambda space: space.update(own))
+    return type("TorchDataset", bases, own)
 
 
 def _worker() -> Any:
