@@ -103,6 +103,7 @@ class ExportDelivery(Generic[T]):
         return self._named(lambda: self._finished(self._export_for(batch.schema)(batch)))
 
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
+        """Converts a chunk once."""
         found, finished = self._named(lambda: self._export_for(chunk.schema).chunk(chunk)), self._finished
 
         def sliced(start: int, stop: int) -> Any:
@@ -115,6 +116,7 @@ class ExportDelivery(Generic[T]):
         return sliced
 
     def arrived(self, made: Any) -> Any:
+        """Completes a batch that was made ahead, so that the user can have it."""
         arrived = self._hand_over.arrived
         assert arrived is not None
         return self._named(lambda: self._collated(arrived(made)))

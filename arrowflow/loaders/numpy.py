@@ -120,6 +120,7 @@ class NumpyExport:
         return arrays
 
     def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         reasons = [column.copied or self._copied(column) for column in self.columns]
         return [
             column.describe(f"copied: {why}" if why else self._fate(column) + column.note)

@@ -69,10 +69,12 @@ class PolarsExport:
         return polars_frame(batch, rechunk=False)
 
     def chunk(self, batch: Any) -> Callable[[int, int], pl.DataFrame]:
+        """Converts a large batch once, to cut data frames out of it."""
         frame = self(batch)
         return lambda start, stop: frame.slice(start, stop - start)
 
     def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         return [f"{field.name}: {field.type}: {_fate(field.type)}" for field in self._schema]
 
 
