@@ -32,7 +32,7 @@ from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_p
 from arrowflow.ops.ranks.lane_kernels import PART_BYTES, PARTS_IN_BUDGET, LanesKernel, TurnsKernel
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import Rank, found_rank
-from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of, uncounted, ways_to_count
+from arrowflow.ops.ranks.steps import EqualSteps, Steps, uncounted, ways_to_count
 from arrowflow.ops.ranks.whole import ShareOfBatches, share_of_batches
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.ops.rows.take import Take
@@ -209,15 +209,13 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
 
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
-        """The `shuffle` of each of its own lanes, if lanes end in one and their rows are merged."""
-        ends = self._batch is not None and isinstance(self._batch.inputs[0], Shuffle)
-        lanes = map(self.lane_plan, self.own_lanes if ends else ())
-        return tuple(lane for lane in lanes if isinstance(lane, Shuffle))
+        """The `shuffle` of each of its own lanes, if lanes end in one."""
+        return tuple(lane for lane in map(self.lane_plan, self.own_lanes) if isinstance(lane, Shuffle))
 
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
-        before_shuffles = tuple(shuffle.inputs[0] for shuffle in self._shuffles)
-        return before_shuffles or tuple(map(self.lane_plan, self.own_lanes))
+        lanes = map(self.lane_plan, self.own_lanes)
+        return tuple(lane.inputs[0] if isinstance(lane, Shuffle) else lane for lane in lanes)
 
     def position_at(self, step: int, epoch: int) -> Position:
         """Returns the number of steps, from which the places of lanes follow where their rows are merged."""
@@ -252,8 +250,16 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         agrees = self.process.world_size == 1 or self.coordinator is not None
         if rows is None and (self.equal_steps is None or not agrees):
             raise uncounted(() if batch is None else ways_to_count(batch.inputs[0]), agrees=agrees)
-        pads = batch is not None and batch.mask is not None
-        return steps_of(rows, self.lanes, size, pads=pads, drops=self._drops)
+        if not isinstance(rows, int):
+            return Steps(size, self._drops)
+        least = rows // self.lanes
+        if batch is None or batch.mask is None:
+            return Steps(size, self._drops, least, least * self.lanes - rows)
+        most = -(-rows // batch.size) * size
+        added = most * self.lanes - rows
+        filled_from = most - size if added else None
+        repeats_from = filled_from if filled_from == least else None
+        return Steps(size, self._drops, most, added, filled_from, repeats_from)
 
     def _even(self, plan: Node) -> Node:
         """Returns a lane whose batches are as many, and as long, as those of all others: of its first rows, if it has more."""

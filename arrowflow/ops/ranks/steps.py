@@ -11,7 +11,7 @@ from arrowflow.ops.columns.column_program import ColumnOperator
 from arrowflow.ops.columns.filter import FilterBy
 from arrowflow.ops.functions.map import Map
 from arrowflow.ops.sources.files.read import Read
-from arrowflow.plan.node import Count, Node
+from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
 
 EqualSteps = Literal["drop"]
@@ -25,26 +25,18 @@ class Steps:
         size: Those of a lane in a whole step.
         drops: Whether a short last step is left out.
         most: The number, the same for all lanes; None where lanes deliver until the first of them ends.
-        least: The number that each lane has without repeats; 0 where only a run tells.
         added: Rows that fill up the last step, where lanes repeat their last row; as a negative number, rows or batches that
             are left out.
+        filled_from: Rows of each lane before the step that is filled up; None where there is none.
+        repeats_from: The same, if a lane has no row in that step, and repeats one of the step before; None if all have one.
     """
 
     size: int
     drops: bool
     most: int | None = None
-    least: int = 0
     added: int = 0
-
-    @property
-    def filled_from(self) -> int | None:
-        """Rows of each lane before the step that is filled up; None where there is none."""
-        return None if self.most is None or self.added <= 0 else self.most - self.size
-
-    @property
-    def repeats_from(self) -> int | None:
-        """The same, if a lane has no row in that step, and repeats one of the step before; None if all have one."""
-        return self.least if self.least == self.filled_from else None
+    filled_from: int | None = None
+    repeats_from: int | None = None
 
     def facts(self, *, of_rows: bool) -> tuple[str, ...]:
         """Returns what equal steps cost, for `explain`."""
@@ -52,18 +44,6 @@ class Steps:
         if self.added < 0:
             return (f"equal steps leave out {-self.added:,} {what} of an epoch",)
         return (f"equal steps add {self.added:,} repeated {what} to an epoch",) if self.added else ()
-
-
-def steps_of(total: Count, lanes: int, size: int, *, pads: bool, drops: bool) -> Steps:
-    """Returns what each of the lanes of all ranks delivers, which have `total` rows or batches, equally many up to one.
-
-    `pads` tells whether the last step is filled up.
-    """
-    if not isinstance(total, int):
-        return Steps(size, drops)
-    least = total // lanes
-    most = -(-total // (lanes * size)) * size if pads else least
-    return Steps(size, drops, most, least, most * lanes - total)
 
 
 def uncounted(ways: Sequence[str], *, agrees: bool) -> PlanError:
@@ -89,11 +69,7 @@ def uncounted(ways: Sequence[str], *, agrees: bool) -> PlanError:
 
 
 def ways_to_count(plan: Node) -> tuple[str, ...]:
-    """Returns the ways to tell the number of rows of a plan before a run, if only a run tells it now.
-
-    Args:
-        plan: All that comes before the batches.
-    """
+    """Returns the ways to tell before a run how many rows reach the batches after a plan, if only a run tells it now."""
     nodes = list(post_order(plan))
     unknown = [node for node in nodes if node.count_rows((1_000,) * len(node.inputs)) is None]
     if unknown and all(isinstance(node, Map) and not node.keeps_rows for node in unknown):
