@@ -51,7 +51,6 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
         process: This process.
         cuts: Whether batches are divided. Otherwise they come in turn.
         because: Why the plan does not run in parts; None if the user wants it so.
-        calls_all: A function after the batches that each process calls for all rows, since it may drop some; or nothing.
         coordinator: The means by which ranks compare their epochs.
     """
 
@@ -61,7 +60,6 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
     process: Rank
     cuts: bool = True
     because: Obstacle | None = field(default=None, compare=False)
-    calls_all: str = field(default="", compare=False)
     coordinator: Coordinator | None = field(default=None, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
@@ -120,7 +118,14 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
                 "split_by_rank: each process runs the whole plan, and with deterministic=False each would have its rows in an "
                 "order of its own, so that some would come twice and others never; leave the option out"
             )
-        facts = self.facts()
+        taken = "its rows of each batch" if self.cuts else f"one batch in {self.process.world_size}"
+        facts = [f"each process runs the whole plan and takes {taken}: {self.why}"]
+        before = self.inputs[0]
+        if before.batched and before.traits.opaque and before.traits.local:
+            advice = (
+                "is called for all rows: with keeps_rows=True and no seed, for those of the process alone"
+            )
+            facts.append(f"{before.call()} {advice}")
         if self.because is not None and self.process.world_size > 1:
             _LOGGER.warning("split_by_rank: %s", "; ".join(facts))
         return (
@@ -129,16 +134,9 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
                 kind="serial",
                 make=lambda context: ShareKernel(self.process, cuts=self.cuts),
                 has_position=False,
-                facts=lambda: facts,
+                facts=lambda: tuple(facts),
             ),
         )
-
-    def facts(self) -> tuple[str, ...]:
-        """Returns how the plan runs and why, for `explain` and the log."""
-        taken = "its rows of each batch" if self.cuts else f"one batch in {self.process.world_size}"
-        facts = (f"each process runs the whole plan and takes {taken}: {self.why}",)
-        advice = "is called for all rows: with keeps_rows=True and no seed, for those of the process alone"
-        return (*facts, f"{self.calls_all} {advice}") if self.calls_all else facts
 
     @property
     def why(self) -> str:
@@ -170,8 +168,7 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
             below.append(rows)
             (rows,) = rows.inputs
         plan = plan.on(rows)
-    stays = plan.traits.opaque and plan.traits.local and plan.batched
-    plan = dataclasses.replace(share, cuts=cuts, calls_all=plan.call() if stays else "").on(plan)
+    plan = dataclasses.replace(share, cuts=cuts).on(plan)
     for node in reversed([*above, *below]):
         plan = node.on(plan)
     return plan
