@@ -34,16 +34,13 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
 
     Small windows of a `shuffle` are no obstacle to a user who wants parts: they mix fewer rows. By default there are 16, or
     down to 8 where windows of a `shuffle` are small, or the largest divisor of the batch size up to that.
-
-    Raises:
-        PlanError: The number does not divide the batch, or the processes do not divide it.
     """
     maker = maker_of(plan)
     if maker.traits.borders is Borders.KEEP:
         return Obstacle(maker.name, "joins batches of several datasets", f"put batch after {maker.name}")
-    size, most = batch_rows(plan), DEFAULT_LANES
+    size = batch_rows(plan)
+    divisors = (count for count in range(DEFAULT_LANES, 0, -1) if not (size or 0) % count)
     while True:
-        divisors = (count for count in range(most, 0, -1) if not (size or 0) % count)
         lanes = next(divisors) if given is None else given
         obstacle = obstacle_of(plan, lanes, 1)
         if small_windows and obstacle is not None and obstacle.most_lanes:
@@ -59,7 +56,6 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
             return checked_lanes(lanes, size, world_size)
         if given is not None or obstacle.most_lanes < FEWEST_LANES:
             return obstacle
-        most = obstacle.most_lanes
 
 
 def checked_lanes(lanes: int, size: int | None, world_size: int) -> int:
