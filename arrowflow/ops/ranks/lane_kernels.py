@@ -164,8 +164,7 @@ class LanesKernel(LanesBoundary):
         """Returns the first lane that lacks rows of the next part, or the row that it repeats."""
         need = self._most_rows()
         for index in range(len(self.lanes)):
-            lacks = need and self._left(index) < need
-            if lacks and self._goes_on(index) and index not in self._failed:
+            if need and self._left(index) < need and self._goes_on(index) and index not in self._failed:
                 return index
         return None
 

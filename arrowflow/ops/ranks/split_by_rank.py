@@ -235,8 +235,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
     @property
     def _rows_to_deal(self) -> Count:
         """The rows that reach the batches, of which all lanes have equally many up to one; None where only a run tells."""
-        before = maker_of(self.inputs[0]).inputs[0]
-        rows = rows_in_lanes(before)
+        rows = rows_in_lanes(maker_of(self.inputs[0]).inputs[0])
         return rows if self._joins or rows == math.inf else None
 
     def steps(self) -> Steps:
