@@ -50,6 +50,8 @@ def arrowflow() -> harness.Measurement:
     """Measures arrowflow."""
     import torch  # noqa: F401  (imports are not measured)
 
+    import arrowflow  # noqa: F401
+
     paths = data.wide()
     data.read_through(paths)
     return _drained(lambda: _pipeline(paths).to_torch())
@@ -65,6 +67,8 @@ def arrowflow_loader() -> harness.Measurement:
     """Measures a `DataLoader` of arrowflow, from the start of its workers on."""
     import torch  # noqa: F401
     from torch.utils.data import DataLoader
+
+    import arrowflow  # noqa: F401
 
     paths = data.wide()
     data.read_through(paths)
