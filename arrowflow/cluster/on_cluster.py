@@ -228,7 +228,8 @@ class RemoteKernel(SourceKernel):
                     if not context.wait(0.0):
                         return
                     context.retried("a worker of the cluster died")
-                    asked = ask(asked)  # closes it: Ray may have lost a piece, and not the worker
+                    session.close(asked)  # Ray may have lost a piece, and not the worker
+                    asked = ask(None)
                     continue
                 self._tell(asked, piece, context.now() - began)
                 if asked.is_first:  # a batch of which the run before sent only parts comes anew
