@@ -59,11 +59,12 @@ class ColumnChunks:
         metadata: The same, parsed.
     """
 
-    __slots__ = ("_facts", "_footer", "_metadata", "_sound", "_starts")
+    __slots__ = ("_digest", "_facts", "_footer", "_metadata", "_sound", "_starts")
 
     def __init__(self, footer: bytes, metadata: pq.FileMetaData) -> None:
         self._footer = footer
         self._metadata = metadata
+        self._digest = b""
         self._starts: list[list[int]] | None = None
         self._facts: dict[tuple[int, int], _Facts] = {}
         self._sound: dict[int, list[bool]] = {}
@@ -83,8 +84,9 @@ class ColumnChunks:
         return sound[row_group]
 
     def _looked_up(self, leaf: int) -> list[bool]:
-        num_row_groups = self._metadata.num_row_groups
-        key = hashlib.blake2b(self._footer, digest_size=16).digest(), leaf
+        # Each leaf needs the digest, so it is taken once: by the leaf, it would be the square of a wide file's work.
+        self._digest = self._digest or hashlib.blake2b(self._footer, digest_size=16).digest()
+        num_row_groups, key = self._metadata.num_row_groups, (self._digest, leaf)
         if key in _SOUND:
             return [True] * num_row_groups
         column = self._metadata.schema.column(leaf)
