@@ -165,7 +165,7 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
         (optimised,) = optimised.inputs
     optimised = reduce(lambda plan, node: node.at_end(plan), _split(optimised), optimised)
     if options.keep is not False:
-        optimised = with_kept_chunks(optimised, copies=options.keep != "auto")
+        optimised = with_kept_chunks(optimised, None if options.keep == "auto" else options.keep)
     chain = plan_chain(optimised, options)
     forget_compiled()
     seconds = clock.now() - began
@@ -183,7 +183,8 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
 
 
 def _kept(chain: Chain) -> list[KeptChunks]:
-    return [stage.keeps for stage in all_stages(chain) if stage.keeps is not None]
+    found = (stage.keeps for stage in all_stages(chain))
+    return list(dict.fromkeys(kept for kept in found if kept is not None))  # lanes share theirs
 
 
 def _split(plan: Node) -> list[InLanes]:

@@ -1,12 +1,13 @@
 """Lanes: what 16 of them in one process cost against the plan that is not split.
 
 Each contender runs four epochs in a process. The last three count: an epoch takes half a second, and in the second one
-memory still grows. The ledger's peak is the highest of theirs.
+memory still grows. The ledger's peak is the highest of theirs. Each epoch decodes anew, `keep=False`; what lanes keep by
+themselves is measured beside it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks import data, harness, stream, wide
 
@@ -18,21 +19,23 @@ NEEDED_PEAK: Final = 2.0
 WORKLOADS: Final = ("stream", "stream, shuffled", "wide", "wide, shuffled")
 
 
-def pipeline(workload: str) -> Any:
+def pipeline(workload: str, *, keep: Literal["auto", False] = False) -> Any:
     """Returns the arrowflow Dataset of a workload, in batches."""
+    import arrowflow as af
+
     name, _, order = workload.partition(", ")
     module = stream if name == "stream" else wide
     paths = data.lineitem() if name == "stream" else data.wide()
     data.read_through(paths)
-    rows = module.rows(paths)
+    rows = module.rows(paths).with_options(af.Options(keep=keep))
     if order:
         rows = rows.shuffle(module.WINDOW_ROWS, seed=7)
     return rows.batch(module.BATCH_ROWS, drop_remainder=True)
 
 
-def _contender(workload: str, *, split: bool) -> harness.Contender:
+def _contender(workload: str, *, split: bool, keep: Literal["auto", False] = False) -> harness.Contender:
     def measure() -> harness.Measurement:
-        plan = pipeline(workload)
+        plan = pipeline(workload, keep=keep)
         if split:
             plan = plan.split_by_rank(0, 1, lanes=LANES, equal_steps="drop")
         loader = plan.to_numpy()
@@ -68,13 +71,23 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
         bars.append(
             harness.Bar(f"{workload}: ledger", f"<= {NEEDED_PEAK} x", told, peak <= NEEDED_PEAK, peak)
         )
+        if (kept := f"{workload}, in lanes, kept") in rounds:
+            speed = harness.ratio(rounds, kept, split)
+            told = f"{harness.millions(rounds, kept)} against {harness.millions(rounds, split)} M rows/s"
+            bars.append(
+                harness.Bar(f"({workload}: lanes that keep chunks)", ">= 1 x", told, speed >= 1, speed)
+            )
     return bars
 
 
 CONTENDERS: Final[dict[str, harness.Contender]] = {
-    f"{workload}{', in lanes' if split else ''}": _contender(workload, split=split)
+    name: contender
     for workload in WORKLOADS
-    for split in (False, True)
+    for name, contender in {
+        workload: _contender(workload, split=False),
+        f"{workload}, in lanes": _contender(workload, split=True),
+        f"{workload}, in lanes, kept": _contender(workload, split=True, keep="auto"),
+    }.items()
 }
 
 if __name__ == "__main__":

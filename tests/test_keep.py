@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from arrowflow.clock import WallClock
 from arrowflow.executor import keeping
 from arrowflow.executor.ledger import ticket_bytes
 from arrowflow.kernels import kept
+from arrowflow.ops.sources.files import split_readers
 
 ROWS = 20_000
 GROUP_ROWS = 1_000
@@ -112,13 +114,66 @@ def test_repetitions_take_from_the_first_one(folder: Path) -> None:
     assert stats.kept_rows > ROWS
 
 
+@pytest.mark.parametrize(
+    ("lanes", "large_bytes", "kept_rows"),
+    [
+        pytest.param(4, 1 << 20, 2 * ROWS, id="each lane has whole splits"),
+        pytest.param(3, 1 << 20, 2 * ROWS - 2 * GROUP_ROWS, id="lanes begin in two splits"),
+        pytest.param(4, 1, 2 * ROWS, id="halves"),
+    ],
+)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_lanes_take_from_earlier_epochs_all_splits_in_which_none_begins(
+    lanes: int,
+    large_bytes: int,
+    kept_rows: int,
+    *,
+    shuffled: bool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(split_readers, "LARGE_BYTES", large_bytes)
+    rows = rows_of(folder).shuffle(5_000, seed=1) if shuffled else rows_of(folder)
+    split = rows.batch(60 * lanes).split_by_rank(0, 1, how="parts", lanes=lanes)
+    loader, plain = split.to_numpy(), split.with_options(af.Options(keep=False)).to_numpy()
+    for epoch in range(3):
+        found, stats = run(loader)
+        assert found == run(plain)[0]
+        if not (shuffled and lanes == 3):  # else splits come in another order, and lanes begin in others
+            assert stats.kept_rows == (kept_rows if epoch else 0)
+        elif epoch:
+            assert ROWS < stats.kept_rows <= kept_rows
+
+
+@pytest.mark.parametrize("keep", ["auto", "64MiB"])
+def test_a_rank_with_one_lane_may_write_its_batches(keep: Any, folder: Path) -> None:
+    split = rows_of(folder).batch(400).split_by_rank(1, 4, lanes=4)
+    loader = split.with_options(af.Options(keep=keep)).to_numpy()
+    for epoch in range(3):
+        found = []
+        for batch in loader:
+            found += batch["x"].tolist()
+            batch["x"][...] = -1
+        assert found == list(range(ROWS // 2, ROWS))
+        assert loader.stats().kept_rows == (ROWS // 2 if epoch and keep != "auto" else 0)
+
+
+def test_a_copy_in_another_process_begins_without_chunks(folder: Path) -> None:
+    loader = rows_of(folder).shuffle(5_000, seed=1).batch(512).to_numpy()
+    run(loader)
+    (own,) = run_module._kept(loader._prepared().chain)
+    copy = pickle.loads(pickle.dumps(own))
+    assert own.chunks
+    assert not copy.chunks
+    assert (copy.asked_bytes, copy.copies, copy.source_rows) == (own.asked_bytes, own.copies, own.source_rows)
+
+
 CALLS: dict[str, Callable[[af.Dataset], Any]] = {
     "to_table": lambda ds: ds.to_table(),
     "reduce": lambda ds: ds.reduce(0, lambda total, batch: total + batch.num_rows),
     "peek": lambda ds: ds.batch(10).to_numpy().peek(),
     "keep=False": lambda ds: list(ds.with_options(af.Options(keep=False))),
     "cache": lambda ds: list(ds.cache()),
-    "lanes": lambda ds: list(ds.batch(64).split_by_rank(0, 2, how="parts")),
     "on_error": lambda ds: list(ds.with_options(af.Options(on_error="skip"))),
 }
 

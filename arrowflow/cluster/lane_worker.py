@@ -237,6 +237,6 @@ class LaneWorker:
                 self._plans[request.lane] = lane
         lane = replace(lane, options=options)
         check_position(lane.chain, request.position, ordered=True)
-        engine = run.start(lane, request.epoch, request.position, self._clock, None)
+        engine = run.start(lane, request.epoch, request.position, self._clock, None, keeps=True)
         engine.bad_rows = deque()
         return _Run(engine, _parts(engine, request.most_bytes))

@@ -4,10 +4,12 @@ A source of files and the column operators in the same call make a chunk from th
 chunk is the same in every epoch, whatever the order. Decisions:
 
 * **Where.** The prepared plan owns one `KeptChunks` for each of its sources. All runs of it share that object: those of
-  one loader after another, of one dataset, and the streams of a `repeat`. A plan is prepared anew where a file has
-  changed. So chunks never outlive the files that they were made of, and they go with the plan.
+  one loader after another, of one dataset, the streams of a `repeat`, and lanes. A plan is prepared anew where a file has
+  changed. So chunks never outlive the files that they were made of, and they go with the plan. A worker of a cluster has
+  objects of its own, for all its lanes.
 * **Key.** A chunk's key is its split and the rows of the split. Its position is no part of it: positions depend on the
-  order of an epoch, so the reader computes them anew. Nothing else of a chunk depends on the epoch.
+  order of an epoch, so the reader computes them anew. Nothing else of a chunk depends on the epoch. A split in which a
+  lane begins or ends has no key: in most epochs that is at another row.
 * **What.** The part of the plan that runs in the call of the reader, see `KernelSpec.repeats`. Functions of users never do.
 * **Which.** The first that fit stay, as epochs come around to each split equally often. The last ones go first.
 * **When.** A single epoch shall cost nothing, and kept memory is not used again. So the first epoch keeps chunks only if
@@ -23,6 +25,7 @@ chunk is the same in every epoch, whatever the order. Decisions:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -116,6 +119,12 @@ class KeptChunks:
         self.sizes: dict[Key, int] = {}
         self.ledgers: tuple[Any, ...] = ()
         self.is_gone = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process begins without chunks."""
+        return functools.partial(KeptChunks, copies=self.copies, source_rows=self.source_rows), (
+            self.asked_bytes,
+        )
 
     def clear(self) -> None:
         """Lets go of all chunks: the plan is gone. New objects take the place of those that a thread may read.

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import fold
 
@@ -28,10 +27,11 @@ class FileSource(Node):
         """Returns a file on a local disk that is not what it was when the node was bound. Asked by caches."""
         return None
 
-    def keeping(self, *, copies: bool) -> Node:
+    def keeping(self, asked_bytes: int | None, *, copies: bool) -> Node:
         """Returns itself, with a place for chunks that later epochs take from memory; itself where it has no use for one.
 
         Args:
+            asked_bytes: The most bytes to keep, as a user says.
             copies: Whether its memory may be written by consumers.
         """
         return self
@@ -60,26 +60,23 @@ class FileSource(Node):
         return None
 
 
-def with_kept_chunks(plan: Node, *, copies: bool) -> Node:
+def with_kept_chunks(plan: Node, asked_bytes: int | None) -> Node:
     """Returns a bound plan whose sources keep chunks, if they can, and if each epoch reads them.
 
-    A plan hands out memory of its sources if its batches own their memory only as long as its sources own theirs.
-
-    Args:
-        plan: The plan.
-        copies: Whether to keep copies where the plan hands out memory of its sources.
+    A plan hands out memory of its sources if its batches own their memory only as long as its sources own theirs. Such a
+    plan keeps copies, and only if a user asks for some bytes.
     """
     owned = fold(plan, lambda node, inputs: node.owns_buffers(inputs))
     shared = fold(plan, lambda node, inputs: not isinstance(node, FileSource) and node.owns_buffers(inputs))
     own = owned and not shared
-    return plan if own and not copies else _marked(plan, copies=own)
+    return plan if own and asked_bytes is None else _marked(plan, asked_bytes, copies=own)
 
 
-def _marked(node: Node, *, copies: bool) -> Node:
+def _marked(node: Node, asked_bytes: int | None, *, copies: bool) -> Node:
     if isinstance(node, FileSource):
-        return node.keeping(copies=copies)
-    if node.traits.once or (isinstance(node, InLanes) and node.planned_inputs is not node.inputs):
+        return node.keeping(asked_bytes, copies=copies)
+    if node.traits.once:
         return node
-    inputs = tuple(_marked(child, copies=copies) for child in node.inputs)
+    inputs = tuple(_marked(child, asked_bytes, copies=copies) for child in node.inputs)
     same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
     return node if same else replace(node, inputs=inputs)

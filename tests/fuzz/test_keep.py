@@ -1,4 +1,4 @@
-"""Random plans over files deliver the same batches and states in three epochs, whether chunks are kept or not.
+"""Random plans over files deliver the same batches and states in three epochs, whether chunks are kept or not; ranks do, too.
 
 The consumer overwrites each array that it may write. Runs go on from a random step of each epoch: over the dataset that
 has kept chunks, and over a new one.
@@ -7,6 +7,7 @@ has kept chunks, and over a new one.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
+from arrowflow.ops.sources.files import split_readers
 from tests.effort import scaled
 from tests.fuzz import named
 from tests.fuzz.drafts import MAKERS, STEPS, Draft, grown, pick, sources
@@ -27,14 +29,25 @@ EPOCHS: Final = 3
 MOST_BATCHES: Final = 60
 KEEPS: Final = ("auto", "auto", 1 << 20, 2_000, 300)
 """All that fits as it is or a second time, all of it copied, and parts of it."""
+SPLITS: Final[tuple[dict[str, Any] | None, ...]] = (
+    None,
+    None,
+    {"rank": 0, "world_size": 1, "lanes": 3},
+    {"rank": 0, "world_size": 1, "lanes": 4, "equal_steps": "drop"},
+    {"rank": 1, "world_size": 2, "lanes": 4},
+)
+"""The arguments of `split_by_rank`, if the plan is split."""
 
 Batches = list[tuple[dict[str, list[Any]], str]]
 """Each batch, and the state after it."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     named.use_folder(tmp_path_factory.mktemp("keep"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_readers, "LARGE_BYTES", 200)  # lanes keep halves
+        yield
 
 
 @st.composite
@@ -70,9 +83,10 @@ def rows_of(epoch: Batches) -> list[dict[str, list[Any]]]:
     return [batch for batch, _ in epoch]
 
 
-def made(draft: Draft, **options: Any) -> af.Dataset:
+def made(draft: Draft, split: dict[str, Any] | None, **options: Any) -> af.Dataset:
     """Makes the plan anew; a plan over columns that NumPy does not have is of no use."""
-    return draft.plain().with_options(af.Options(**options))
+    plan = draft.plain().with_options(af.Options(**options))
+    return plan if split is None else plan.split_by_rank(**split)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -80,12 +94,15 @@ def made(draft: Draft, **options: Any) -> af.Dataset:
 @given(
     draft=plans(),
     keep=st.sampled_from(KEEPS),
+    split=st.sampled_from(SPLITS),
     cores=st.sampled_from([1, 2, 4]),
     steps=st.tuples(*[st.integers(0, MOST_BATCHES)] * EPOCHS),
 )
-def test_kept_chunks_change_nothing(draft: Draft, keep: Any, cores: int, steps: tuple[int, ...]) -> None:
-    keeps, plain = made(draft, keep=keep, cpu_budget=cores), made(draft, keep=False)
+def test_kept_chunks_change_nothing(
+    draft: Draft, keep: Any, split: dict[str, Any] | None, cores: int, steps: tuple[int, ...]
+) -> None:
     try:
+        keeps, plain = made(draft, split, keep=keep, cpu_budget=cores), made(draft, split, keep=False)
         loader, without = (each.to_numpy(lists="ragged") for each in (keeps, plain))
         expected = [delivered(without) for _ in range(EPOCHS)]  # each may have rows that NumPy does not take
     except (af.PlanError, af.DataError, af.StateError):
@@ -97,14 +114,16 @@ def test_kept_chunks_change_nothing(draft: Draft, keep: Any, cores: int, steps: 
         assert [rows_of(epoch) for epoch in found] == [rows_of(epoch) for epoch in expected]
     else:
         assert found == expected
-    kinds["kept" if loader.stats().kept_rows else "nothing kept"] += 1
+    kept = "kept" if loader.stats().kept_rows else "nothing kept"
+    kinds[kept if split is None else f"{kept}, split"] += 1
     for epoch, step in zip(expected, steps, strict=True):
         if epoch:
             at = step % len(epoch)
-            for dataset in (keeps, made(draft, keep=keep)):
+            for dataset in (keeps, made(draft, split, keep=keep)):
                 resumed = dataset.to_numpy(lists="ragged")
                 resumed.load_state_dict(json.loads(epoch[at][1]))
                 # No batch more: one past the 60 may have nulls, which NumPy does not take.
                 rest = delivered(resumed, len(epoch) - at - 1)
                 assert rows_of(rest) == rows_of(epoch[at + 1 :])
-                assert "generator(" in draft.text or rest == epoch[at + 1 :]
+                # A lane that goes on within a chunk cuts what is left of it in halves: other positions of the same places.
+                assert "generator(" in draft.text or split is not None or rest == epoch[at + 1 :]

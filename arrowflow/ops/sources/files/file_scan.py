@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats import Footer, Format, MayMatch, reader_of
 from arrowflow.formats.capabilities import Hints, PooledFormat, StoredDecimals
 from arrowflow.formats.protocol import prune
+from arrowflow.kernels.kept import KeptChunks
 from arrowflow.kernels.operator import Operator
 from arrowflow.ops.sources.files.file_rows import FileRows
 from arrowflow.ops.sources.files.partitions import Partitions, merged
@@ -100,8 +101,7 @@ class FileScan(Operator):
         fields: For structs the only fields that are read. Set by a rule.
         stored: Decimals that may come as integers, since only the next operator's arithmetic reads them. Set by a rule.
         in_place: Whether a global `shuffle` after it gathers rows from the files themselves.
-        keeps: Whether chunks are kept for later epochs: `"shared"` as they are where that is right, `"copied"` where
-            consumers may write them. None where they are not.
+        keeps: The chunks that are kept for later epochs, one object for all lanes; None where none are.
     """
 
     format: Format = field(hash=False)
@@ -131,7 +131,7 @@ class FileScan(Operator):
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     stored: frozenset[str] = frozenset()
     in_place: bool = False
-    keeps: Literal["shared", "copied"] | None = field(default=None, compare=False)
+    keeps: KeptChunks | None = field(default=None, compare=False, repr=False)
 
     @property
     def operator(self) -> str:

@@ -38,6 +38,7 @@ from arrowflow.formats.capabilities import (
     with_fields_only,
 )
 from arrowflow.formats.protocol import check_repeated
+from arrowflow.kernels.kept import KeptChunks
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_added, files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
@@ -263,14 +264,15 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         """Returns the first file with another size or time."""
         return next((file.path for file in self.files if file.is_changed), None)
 
-    def keeping(self, *, copies: bool) -> Node:
+    def keeping(self, asked_bytes: int | None, *, copies: bool) -> Node:
         """Keeps chunks of local files, unless these are mapped, or rows are left out, which each epoch has to count."""
         format = self.format
         assert self.store is not None and self.first is not None
         mapped = isinstance(format, InPlaceFormat) and format.is_mapped(self.store, self.first)
-        if mapped or not self.store.is_local or self.policy.leaves_out or self.lane is not None:
+        if mapped or not self.store.is_local or self.policy.leaves_out:
             return self
-        return replace(self, keeps="copied" if copies else "shared")
+        rows = self.first.num_rows * sum(file.size for file in self.files) // max(self.first.file.size, 1)
+        return replace(self, keeps=KeptChunks(asked_bytes, copies=copies, source_rows=rows))
 
     def local_files(self) -> Sequence[str]:
         """Returns the paths of its local files."""
@@ -306,7 +308,8 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
     def copies(self) -> tuple[str, ...]:
         """Returns why files of a format that can be mapped are not."""
         format = self.format
-        kept = () if self.keeps != "copied" else (f"{self.operator}: {_COPIES_KEPT}",)
+        copies_kept = self.keeps is not None and self.keeps.copies
+        kept = (f"{self.operator}: {_COPIES_KEPT}",) if copies_kept else ()
         if not isinstance(format, InPlaceFormat) or self.first is None:
             return kept
         assert self.store is not None

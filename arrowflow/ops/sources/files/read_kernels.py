@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, SiftingFormat
-from arrowflow.formats.protocol import Footer
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
-from arrowflow.kernels.kept import KeptChunks
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.sources.files.file_scan import FileScan, files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.partitions import without
@@ -95,14 +93,8 @@ def _decode_spec(
     def make(context: Context) -> SplitReader:
         if leaves_out:
             return SiftingReader(node, options.cpu_budget, sizes)
-        return SplitReader(node, options.cpu_budget, sizes, survivors, kept)
+        return SplitReader(node, options.cpu_budget, sizes, survivors, node.keeps)
 
-    kept = None
-    if node.keeps is not None and options.keep is not False:
-        asked_bytes = None if options.keep == "auto" else options.keep
-        kept = KeptChunks(
-            asked_bytes, copies=node.keeps == "copied", source_rows=_source_rows(node, node.first)
-        )
     return KernelSpec(
         operator=node.operator,
         kind="reader",
@@ -115,17 +107,12 @@ def _decode_spec(
         facts=lambda: (
             f"decode of {len(names)} columns, one call a run, or a piece of a large split",
             *(() if survivors is None else survivors.facts()),
-            *(() if kept is None else kept.facts()),
+            *(() if node.keeps is None else node.keeps.facts()),
             *_left_out(node),
         ),
         holds_lock=_only_maps(node, names),
-        keeps=kept,
+        keeps=node.keeps,
     )
-
-
-def _source_rows(node: FileScan, first: Footer) -> int:
-    """Returns about how many rows the files have, by the first one's."""
-    return first.num_rows * sum(file.size for file in node.files) // max(first.file.size, 1)
 
 
 def _left_out(node: FileScan) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from arrowflow.ops.sources.files.file_identity import versions_in_run
 from arrowflow.ops.sources.files.file_scan import FileScan
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
-from arrowflow.ops.sources.files.split_tasks import SplitTask
+from arrowflow.ops.sources.files.split_tasks import SplitTask, middle_of
 from arrowflow.ops.sources.files.splits import fetch_ahead, store_in_run
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import MAX_SIZE
@@ -105,9 +105,9 @@ class SplitReader(ReaderKernel):
             return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
         if self._looked_at[0] is payload:
             return self._looked_at[1]
-        found = [(task, task.kept or kept.chunks.get(task.kept_key)) for task in payload.splits]
-        rest = [self._sizes.num_bytes(task) + self._folder_bytes(task) for task, one in found if not one]
-        copies = [sum(one.buffers.values()) for _, one in found if one and kept.copies]
+        found = payload.holding(kept.chunks).splits
+        rest = [self._sizes.num_bytes(task) + self._folder_bytes(task) for task in found if not task.kept]
+        copies = [sum(task.kept.buffers.values()) for task in found if task.kept and kept.copies]
         # A run has up to 64 splits, and is looked at often while it waits. Later it holds chunks, which have to go with it.
         if all(task.kept is None for task in payload.splits):
             self._looked_at = payload, sum(rest) + sum(copies)
@@ -120,8 +120,7 @@ class SplitReader(ReaderKernel):
     def holding(self, payload: SplitTask) -> tuple[SplitTask, Sequence[KeptChunk]]:
         """Returns the task with what is kept of its splits."""
         self._looked_at = None, 0
-        chunks = {} if self._kept is None else self._kept.chunks
-        payload = payload.holding(chunks) if chunks else payload
+        payload = payload if self._kept is None else payload.holding(self._kept.chunks)
         return payload, [task.kept for task in payload.splits if task.kept is not None]
 
     def _folder_bytes(self, payload: SplitTask) -> int:
@@ -165,8 +164,7 @@ class SplitReader(ReaderKernel):
     def _read_run(self, run: Sequence[SplitTask]) -> Iterator[tuple[SplitTask, Made]]:
         """Yields the chunks of a run, each with its task; a split in which no row is of use has none."""
         if self._kept is not None and (kept := run[0].kept) is not None:
-            (task,) = run
-            chunk = self._kept.take(kept)
+            (task,), chunk = run, self._kept.take(kept)
             yield task, Made(chunk, task.position(task.stop), task.is_last, task.key, is_kept=True)
             return
         missing = frozenset() if self._survivors is None else self._survivors.missing(run)
@@ -176,7 +174,7 @@ class SplitReader(ReaderKernel):
             for number, task in enumerate(tasks):
                 if is_missing:
                     nothing = self._completed(empty_batch(self._stored), task, task.stop)
-                    key = None if self._kept is None else task.kept_key
+                    key = task.kept_key(task.start, task.stop)
                     yield task, Made(nothing, task.position(task.stop), split=task.key, key=key)
                 elif chunks is not None:
                     chunk = self._completed(chunks[number].slice(task.start), task, task.start)
@@ -191,9 +189,8 @@ class SplitReader(ReaderKernel):
         """Decodes a run; None where that fails: read one by one, splits say which of them is broken."""
         assert isinstance(self._format, RunFormat)
         try:
-            return self._format.read_run(
-                run[0].store, [(task.footer, task.split) for task in run], self._stored
-            )
+            pairs = [(task.footer, task.split) for task in run]
+            return self._format.read_run(run[0].store, pairs, self._stored)
         except Exception:  # noqa: BLE001  (a split read alone says what is wrong, and which one)
             return None
 
@@ -220,12 +217,15 @@ class SplitReader(ReaderKernel):
 
     def _halves(self, chunk: Any, task: SplitTask, row: int, *, last: bool) -> Iterator[Made]:
         """Yields a chunk that begins at a row of its split; a large one of a lane in halves."""
-        rows, half = chunk.num_rows, -(-chunk.num_rows // 2)
+        stop = row + chunk.num_rows
+        is_whole = (row, stop) == (task.start, task.stop)
         if self._node.lane is not None and chunk.nbytes > LARGE_BYTES:
-            yield Made(chunk.slice(0, half), task.position(row + half), False, task.key, more=True)
-            chunk = chunk.slice(half)
-        key = task.kept_key if self._kept and (row, row + rows) == (task.start, task.stop) else None
-        yield Made(chunk, task.position(row + rows), last, task.key, key=key)
+            middle = middle_of(row, stop)
+            key, half = task.kept_key(row, middle) if is_whole else None, chunk.slice(0, middle - row)
+            yield Made(half, task.position(middle), False, task.key, more=True, key=key)
+            chunk, row = chunk.slice(middle - row), middle
+        key = task.kept_key(row, stop) if is_whole else None
+        yield Made(chunk, task.position(stop), last, task.key, key=key)
 
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         self._sizes.learn(payload, chunk)

@@ -90,6 +90,11 @@ class ReadPosition(NamedTuple):
     counted: int
 
 
+def middle_of(start: int, stop: int) -> int:
+    """Returns the row at which a chunk of these rows is cut, if it is passed on in halves."""
+    return start - (start - stop) // 2
+
+
 class SplitTask(NamedTuple):
     """A split to read, a piece of a large one, or a run of several.
 
@@ -109,6 +114,7 @@ class SplitTask(NamedTuple):
         run_rows: Their rows.
         is_piece: Whether it is a piece of a split.
         is_last: Whether no piece of its split comes after it.
+        is_border: Whether a lane begins or ends in its split: at another row in another epoch, so that nothing is kept.
         kept: What is kept of it, which the call that reads it holds.
     """
 
@@ -127,6 +133,7 @@ class SplitTask(NamedTuple):
     run_rows: int = 0
     is_piece: bool = False
     is_last: bool = True
+    is_border: bool = False
     kept: KeptChunk | None = None
 
     @property
@@ -139,10 +146,9 @@ class SplitTask(NamedTuple):
         """The number of the split in the key of everything random."""
         return split_key(self.number, self.split.index)
 
-    @property
-    def kept_key(self) -> Key:
-        """The key by which its chunk is kept."""
-        return self.key, self.start, self.stop
+    def kept_key(self, start: int, stop: int) -> Key | None:
+        """Returns the key by which some of its rows are kept; None where later epochs would not find them."""
+        return None if self.is_border else (self.key, start, stop)
 
     @classmethod
     def joined(cls, tasks: Sequence[SplitTask]) -> SplitTask:
@@ -158,9 +164,19 @@ class SplitTask(NamedTuple):
 
     def holding(self, kept: Mapping[Key, KeptChunk]) -> SplitTask:
         """Returns the task with what is kept of its splits."""
-        if self.run:
-            return self._replace(run=tuple(task.holding(kept) for task in self.run))
-        return self._replace(kept=kept.get(self.kept_key))
+        found = [each for task in self.splits for each in task._holding(kept)]
+        return found[0] if len(found) == 1 else self._replace(run=tuple(found))
+
+    def _holding(self, kept: Mapping[Key, KeptChunk]) -> list[SplitTask]:
+        """Returns the task of one split with what is kept of it; two tasks where halves are kept."""
+        whole = self.kept or kept.get((self.key, self.start, self.stop))
+        middle = middle_of(self.start, self.stop)
+        if whole is None and (self.key, self.start, middle) in kept:
+            halves = list(self.pieces([middle]))
+            found = [kept.get((each.key, each.start, each.stop)) for each in halves]
+            if all(found):
+                return [half._replace(kept=each) for half, each in zip(halves, found, strict=True)]
+        return [self if whole is self.kept else self._replace(kept=whole)]
 
     def pieces(self, cuts: Sequence[int]) -> Iterator[SplitTask]:
         """Yields the pieces between some rows of the split, at which it is cut."""
@@ -173,7 +189,7 @@ class SplitTask(NamedTuple):
                 output_bytes=int(self.output_bytes * share),
                 scratch_bytes=int(self.scratch_bytes * share),
                 is_piece=True,
-                is_last=stop == self.stop,
+                is_last=self.is_last and stop == self.stop,
             )
 
     @property

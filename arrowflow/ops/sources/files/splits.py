@@ -312,6 +312,7 @@ class SplitPlanner(SerialKernel):
                 output_bytes,
                 scratch_bytes,
                 tuple(unsure),
+                is_border=node.lane is not None and (start, stop) != (0, split.num_rows),
             )
             tasks = list(cut(whole, format, names, self._sizes))
         yield from tasks
