@@ -34,7 +34,7 @@ class Meeting:
     """A place where threads, one a rank, find the least of their numbers."""
 
     def __init__(self, size: int) -> None:
-        self._barrier = threading.Barrier(size, timeout=60)
+        self._barrier = threading.Barrier(size, timeout=240)  # a machine may do much else
         self._numbers: list[Sequence[int]] = []
         self.rounds = 0
 
