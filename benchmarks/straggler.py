@@ -63,8 +63,9 @@ def _run(times_as_long: int) -> harness.Measurement:
     chunks = 0
     while engine.next_item() is not None:
         chunks += 1
-    busy = engine.statistics().stages[0].busy_seconds
-    measurement = watch.measurement(chunks, busy_seconds=busy)
+    reader = engine.statistics().stages[0]
+    refusals = {gate: float(count) for gate, count in reader.refusals._asdict().items()}
+    measurement = watch.measurement(chunks, busy_seconds=reader.busy_seconds, **refusals)
     engine.close()
     if chunks != CALLS * CHUNKS_OF_CALL:
         raise AssertionError(f"expected {CALLS * CHUNKS_OF_CALL} chunks, got {chunks}")
@@ -92,7 +93,13 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     got = statistics.median(
         one / other for one, other in zip(shares["straggler"], shares["alike"], strict=True)
     )
-    text = f"{got:.2f}, {CORES * statistics.median(shares['straggler']):.2f} in flight"
+    text = (
+        f"{got:.2f}, {CORES * statistics.median(shares['straggler']):.2f} in flight; looks refused by "
+        + ", ".join(
+            f"{gate} {harness.median_extra(rounds['straggler'], gate):,.0f}"
+            for gate in ("slots", "turn", "chunks", "bytes")
+        )
+    )
     return [harness.Bar("straggler", f">= {NEEDED} of calls alike", text, got >= NEEDED, got)]
 
 

@@ -114,11 +114,8 @@ class ParallelQueue(Queue):
 
     def _look_at_input(self) -> Look:
         begins_line = self._begins_line
-        if not begins_line:
-            if len(self.slots) >= self.limits.max_slots:
-                return ALL_SLOTS
-            if self.turn_chunks >= self.limits.max_turn_chunks:
-                return ALL_TURNS
+        if not begins_line and len(self.slots) >= self.limits.max_slots:
+            return ALL_SLOTS
         return self._weigh(None, self._estimate(), head=begins_line and not self.out)
 
     def _look_at_suspended(self) -> Look:
@@ -146,7 +143,7 @@ class ParallelQueue(Queue):
 
     @property
     def _begins_line(self) -> bool:
-        """Whether the next call is the head of the line."""
+        """Whether the next call would be the first of the line; it is the head if nothing is in `out`, too."""
         return not self.slots
 
     def _is_head(self, slot: Slot) -> bool:
@@ -165,7 +162,7 @@ class ParallelQueue(Queue):
             upstream = self.upstream
             taken = () if upstream is None else (upstream.out[0] if slot is None else slot.item).ticket
             return Ready(self, slot, estimate) if self.may_exceed(taken) else refused
-        if slot is not None and self.turn_chunks >= self.limits.max_turn_chunks:
+        if self.turn_chunks >= self.limits.max_turn_chunks:
             return ALL_TURNS
         waiting = len(self.out)
         if waiting >= self.limits.max_ready_items and (waiting >= SMALL_ITEMS or not self._makes_small()):
@@ -362,7 +359,10 @@ class ParallelQueue(Queue):
 
 
 def _last(before: Look, look: Look) -> Look:
-    """Returns the later of two looks at calls of one stage, unless only the earlier one lacks nothing but bytes."""
+    """Returns the one of two looks at calls of one stage that stands for both: the later one, at the input or a later call.
+
+    But a look that lacks nothing but bytes stays: the ready set looks again once so many are let go of, and at no other sign.
+    """
     if type(before) is Blocked and type(look) is Blocked and before.most_bytes > look.most_bytes:
         return before
     return look
