@@ -1,8 +1,10 @@
 """The NumPy kernels of expressions beside the engines that own the expressions, with and without AVX-512.
 
 Each expression runs alone, over one batch with nulls: by NumPy as it is compiled, and by its engine, as it would run
-without the kernel. A kernel that is nowhere faster by a tenth has no reason to be there. Times are CPU time. The table
-has them for Polars with and without AVX-512, and then for Arrow.
+without the kernel. A kernel that is nowhere faster by a tenth, or somewhere slower by more than a tenth, has no reason to
+be there: kernels for some CPUs alone are not provided for. Times are CPU time. The table has them for Polars with and without
+AVX-512, and then for Arrow. `--contender avx512` or `avx2` prints those of one kind of CPU; the results that are kept are
+those of `make bars`, and do not change with a kernel.
 """
 
 from __future__ import annotations

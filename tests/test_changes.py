@@ -138,7 +138,9 @@ def test_a_source_goes_on_with_more_files(folders: tuple[Path, Path], name: str,
 
     short, long = folders
     safe = name in LONGER and not (size and name in CUT)
-    assert is_safe(make(short), make(long)) == safe
+    assert is_safe(make(short), make(long)) == safe, (
+        f"{name} is in LONGER by mistake, or is missing there or in CUT"
+    )
     if not safe:
         return
     check_every_file(lambda: make(short), lambda: make(long), passes=2 if name == "repeat" else 1)

@@ -143,7 +143,7 @@ class StateKernel(SerialKernel):
         return before
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes a chunk on; one without rows as it is."""
+        """Passes a chunk on; one without rows as it is, with the schema of the input, at which nobody looks."""
         chunk = self.step(item.chunk) if item.chunk.num_rows else item.chunk
         # Without a ticket the stage makes a claim on all of its buffers. The ledger counts those of the input only once.
         ticket = None if self.makes_memory and chunk is not item.chunk else item.ticket

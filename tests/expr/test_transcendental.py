@@ -1,12 +1,19 @@
 """Transcendental functions: which are equal to their engine bit for bit, and which within two ulps.
 
-NumPy picks its loops by the features of the CPU: see `cpu_levels` for what to run this with.
+A kernel of a transcendental function may be so near and not equal, on every CPU. Compare on `dense`. Such a function is in `NEAR`,
+in `TRANSCENDENTAL` of `test_kernels.py` and in no line of `test_conversions.py`. The docstring of `expr/run/numpy_kernels.py`
+and `docs/limits.md` name it, and `~` precedes it in `tests/fuzz/polars_calls.py`.
+
+NumPy picks its loops by the features of the CPU: `NPY_DISABLE_CPU_FEATURES="…" pytest` runs this as on another CPU, for
+each line that `python -m tests.expr.cpu_levels` prints.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +26,7 @@ import pytest
 
 from arrowflow.expr import Program, Project, compile_steps, parse_expression
 from tests.expr.cpu_levels import cpu_feature_levels, umath
+from tests.fuzz import polars_calls
 
 Floats = npt.NDArray[Any]
 
@@ -44,6 +52,16 @@ EXACT: Final[list[Any]] = [
     *(pc.sin(f), pc.cos(f), pc.tan(f), pc.asin(f), pc.acos(f), pc.atan(f), pc.atan2(f, f)),
 ]
 TYPES: Final = (pa.float32(), pa.float64())
+
+
+@pytest.mark.parametrize("source", NEAR, ids=str)
+def test_what_is_near_is_told_to_users_and_to_the_fuzzer(source: Any) -> None:
+    (name,) = {*re.findall(r"(\w+)\(", str(source))} - {"col"}
+    limits = (Path(__file__).resolve().parents[2] / "docs/limits.md").read_text(encoding="utf-8")
+    assert re.search(rf"`{'log' if name == 'ln' else name}\b", limits)
+    calls = [line for line in polars_calls.POLARS.splitlines() if f".{name}(" in line]
+    assert all(line.startswith("~") for line in calls)
+    assert calls or not isinstance(source, pl.Expr)
 
 
 def dense(type: pa.DataType) -> Floats:

@@ -16,7 +16,7 @@ from tests.linear.pipelines import PIPELINES
 from tests.ops.tables import BATCHED_ALLOWED, BATCHED_REFUSED, OPERATORS
 from tests.oracles.plans import LIBRARY
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/operators.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 COMBINING = {
     name for name, value in vars(af).items() if getattr(value, "__module__", None) == "arrowflow.combining"
@@ -37,6 +37,20 @@ NOT_COUNTED = {
     "with_provenance": NOT_IN_PLANS["with_provenance"],
 }
 """Methods whose work by columns is not counted, with a reason."""
+NOT_OF_RANKS = dict.fromkeys(
+    ("select", "with_columns", "drop", "rename", "cast", "fill_null", "stack", "decode_image"),
+    "is one of the `columns` of the table, which always run in parts",
+) | {
+    "apply": NOT_IN_PLANS["apply"],
+    "assert_cardinality": "changes no row",
+    "prefetch": "changes no row",
+    "split_by_rank": "is what the table is about",
+    "unbatch": "makes the rows of batches single ones again",
+    "with_engine": NOT_IN_PLANS["with_engine"],
+    "with_options": "changes no row",
+    "with_provenance": NOT_IN_PLANS["with_provenance"],
+}
+"""Operators of which the docs need not say whether they run in parts, with a reason."""
 NOT_BY_BATCHES = {
     "apply": "does whatever its function does",
     "split_by_rank": "needs batches, and makes them of the rows of lanes",
@@ -72,7 +86,9 @@ def called(functions: Iterable[Callable[..., Any]]) -> set[str]:
 
 def documented() -> set[str]:
     """Returns the operators that the tables of operators name."""
-    tables = re.findall(r"^\| operator \|.*\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    tables = re.findall(
+        r"^\| operator \|.*\n((?:\|.*\n)+)", (DOCS / "operators.md").read_text(encoding="utf-8"), re.M
+    )
     cells = [line.split("|")[1] for table in tables for line in table.splitlines()[1:]]
     return {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
 
@@ -111,3 +127,10 @@ def test_every_operator_is_counted_by_columns() -> None:
 
 def test_every_operator_is_documented() -> None:
     assert documented() == methods() | COMBINING
+
+
+def test_the_docs_say_of_every_operator_whether_it_runs_in_parts() -> None:
+    """The table of `docs/ranks.md`."""
+    page = (DOCS / "ranks.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| in parts \| whole \|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert (methods() | COMBINING) - set(re.findall(r"`(\w+)", table)) == NOT_OF_RANKS.keys()
