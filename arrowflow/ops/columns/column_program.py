@@ -354,7 +354,7 @@ def some_names_on(chosen: Sequence[Any], schema: pa.Schema) -> tuple[str, ...]:
 
 
 def bound_names(chosen: Sequence[Any] | None, schema: pa.Schema | None) -> tuple[str, ...] | None:
-    """Returns the columns that an argument `columns` picks of an input.
+    """Returns the columns that an argument `columns` picks of an input, in its order; one that it names twice comes twice.
 
     Raises:
         PlanError: A column is unknown, or a selector meets a schema that only a run tells.
