@@ -2,7 +2,7 @@
 
 Each expression runs alone, over one batch with nulls: by NumPy as it is compiled, and by its engine, as it would run
 without the kernel. A kernel that is nowhere faster by a tenth, or somewhere slower by more than a tenth, has no reason to
-be there: kernels for some CPUs alone are not provided for. Times are CPU time. The table has them for Polars with and without
+be there. There are no kernels for some CPUs alone. Times are CPU time. The table has them for Polars with and without
 AVX-512, and then for Arrow. `--contender avx512` or `avx2` prints those of one kind of CPU; the results that are kept are
 those of `make bars`, and do not change with a kernel.
 """

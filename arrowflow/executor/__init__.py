@@ -99,8 +99,8 @@ next chunk larger than the whole budget, `read` would be the head of its line. `
 
 A straggler. Four cores decode calls of 32 chunks, and the first call takes very long. The other three cores go on: their
 chunks wait for their turn in slots, behind the first one. `read` answers `Blocked(TOKEN)` while the cores are busy. After
-64 calls, if the first one lasts that long, it answers `Blocked(SLOTS)`, and counts that. The tuner sees the count and idle cores, and tries 128 slots. Once
-the first call ends, `complete` delivers all chunks up to the next call that still runs.
+64 calls, if the first one lasts that long, it answers `Blocked(SLOTS)`, and counts that. The tuner sees the count and idle
+cores, and tries 128 slots. Once the first call ends, `complete` delivers all chunks up to the next call that still runs.
 
 States
 ------

@@ -122,9 +122,8 @@ class KeptChunks:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process begins without chunks."""
-        return functools.partial(KeptChunks, copies=self.copies, source_rows=self.source_rows), (
-            self.asked_bytes,
-        )
+        make = functools.partial(KeptChunks, copies=self.copies, source_rows=self.source_rows)
+        return make, (self.asked_bytes,)
 
     def clear(self) -> None:
         """Lets go of all chunks: the plan is gone. New objects take the place of those that a thread may read.

@@ -205,9 +205,9 @@ class StageStatistics:
         turn_chunks: Chunks of these that wait for their turn now.
         running: Calls in flight now.
         unfinished: The times so far of long calls among them, which are no part of the other times.
-        refusals: How often a look for work found input for it, and why no call could start. They count looks, not time, so
-            any by `slots` or `turn` tells that one call takes much longer than the others; of `calls` and `chunks` every
-            run has many. By `calls`: the tuner tries more calls. By `chunks`: the stages after it are slower.
+        refusals: How often a look for work found input for it, and why no call could start. They count looks, not time, and
+            every run has many by `calls` and `chunks`. Many by `calls`: the tuner tries more calls. Many by `chunks`: the
+            stages after it are slower. Many by `slots` or `turn`: one call takes much longer than the others.
         left_out: The bad rows that `on_error` left out of what it made, also of what is still to be delivered.
     """
 

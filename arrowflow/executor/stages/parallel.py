@@ -361,7 +361,7 @@ class ParallelQueue(Queue):
 def _last(before: Look, look: Look) -> Look:
     """Returns the one of two looks at calls of one stage that stands for both: the later one, at the input or a later call.
 
-    But a look that lacks nothing but bytes stays: the ready set looks again once so many are let go of, and at no other sign.
+    But a look that lacks nothing but bytes stays: its `most_bytes` tells the ready set when to look again.
     """
     if type(before) is Blocked and type(look) is Blocked and before.most_bytes > look.most_bytes:
         return before

@@ -32,7 +32,7 @@ from arrowflow.options import MAX_SIZE
 from arrowflow.storage import Fetched, File, remote_change
 
 LARGE_BYTES = 8 << 20
-"""A chunk of a lane that takes more is passed on in halves. Lanes hold one chunk each, and what column operators make of a
+"""A chunk of a lane that takes more is passed on in halves. Lanes hold one chunk each. What column operators make of a
 half is let go of with the half: 16 lanes of `wide` hold 410 MiB in place of 730. Small halves would cost more than that."""
 
 
