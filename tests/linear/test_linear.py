@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +28,8 @@ def test_no_line_does_the_square_of_its_work() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.linear.run"],
         cwd=ROOT,
+        env=os.environ
+        | {"PYTHONHASHSEED": "0"},  # a dict compares a key more or less often, depending on the seed
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

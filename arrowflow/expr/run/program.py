@@ -133,7 +133,8 @@ class _Question:
         )
 
     def __hash__(self) -> int:
-        return hash(self.keys)  # types that users write in Python have no hash
+        # Types that users write in Python have no hash. A plan asks of a schema and of less of it, so its length tells.
+        return hash((self.keys, len(self.schema)))
 
 
 def _key(step: Step) -> Iterator[object]:
