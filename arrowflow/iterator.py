@@ -98,11 +98,14 @@ class Iterator(Reported, Generic[T]):
     def __next__(self) -> T:
         began = self._clock.now()
         progress = self.progress
-        self._check_idle()
-        if self._ended:
+        if self._busy or self._ended:
             self._refuse()
         self._busy = True
         try:
+            if (
+                self._closed
+            ):  # asked once `close` can see that a call is busy: from here on it forgets nothing
+                self._check_open()
             if began >= progress.due:
                 progress.note(began, 0 if self._engine is None else self._engine.ledger.held)
             found = self._made_ahead(began) if self._deliver.ahead else self._made(began)
@@ -150,7 +153,8 @@ class Iterator(Reported, Generic[T]):
         del interrupted, error  # an interrupt of this very call would keep its own traceback
 
     def _refuse(self) -> NoReturn:
-        """Raises the answer to a `next()` after the end."""
+        """Raises the answer to a `next()` during another one, or after the end."""
+        self._check_idle()
         self._check_open()
         if self._failure is None:
             raise StopIteration
@@ -163,8 +167,6 @@ class Iterator(Reported, Generic[T]):
         """Returns the next batch; None at the end."""
         got, found = began, None
         while found is None or found[0] is LEFT_OUT:
-            if self._sliced is not None:
-                self._check_open()
             found = None if self._sliced is None else next(self._sliced, None)
             if found is None:
                 self._sliced = None
@@ -186,7 +188,6 @@ class Iterator(Reported, Generic[T]):
 
     def _made_ahead(self, began: float) -> Delivered[T] | None:
         """Returns the next batch once the batch after it is made, too; an error there waits until its turn."""
-        self._check_open()
         found, self._next = self._next, None
         if isinstance(found, Exception):
             raise found

@@ -25,7 +25,7 @@ ROWS: Final = 1_000_000
 MOST_SECONDS: Final = {
     "is_in": 0.3,
     "is_in-texts": 0.3,
-    "is_in-long-texts": 0.5,  # four times the bytes of numbers, which are written, digested and read
+    "is_in-long-texts": 0.5,  # four times the bytes of numbers, which are written and digested
     "is_in-binaries": 0.3,
     "replace_strict": 0.3,
 }

@@ -23,6 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+from pyarrow.types import is_binary_view, is_floating, is_integer, is_string_view
 
 Json = Any
 
@@ -168,18 +170,46 @@ def _placeholder(name: str) -> tuple[bytes, str]:
     return data[found.end() :] if found else b"", json.dumps(listed, separators=(",", ":"))
 
 
-def constant_expression(node: Json) -> pl.Expr | None:
-    """Returns the expression of a node that has nothing but a lifted constant, None for any other node."""
-    keys = b""
+def constant_series(node: Json) -> pl.Series | None:
+    """Returns the value of a node that has nothing but a lifted constant, None for any other node.
+
+    Raises:
+        polars.exceptions.PolarsError: Polars cannot compute it.
+    """
+    keys: list[str] = []
     while isinstance(node, dict) and len(node) == 1:
         ((key, node),) = node.items()
         if len(key) >= 32:
             return None
-        keys += b"\x81" + bytes([0xA0 | len(key)]) + key.encode()
+        keys.append(key)
     if not isinstance(node, Constant) or isinstance(node.data, str):
         return None
-    form = b"".join((keys, b"\xc6", len(node.data).to_bytes(4), node.data))
-    return pl.Expr.deserialize(io.BytesIO(form), format="binary")
+    if keys in (["Literal", "Series"], ["Literal", "Scalar", "List"]):
+        series = _without_copy(node.data)
+        if series is not None:
+            return series.implode() if keys[-1] == "List" else series
+    path = b"".join(b"\x81" + bytes([0xA0 | len(key)]) + key.encode() for key in keys)
+    form = b"".join((path, b"\xc6", len(node.data).to_bytes(4), node.data))
+    return pl.select(pl.Expr.deserialize(io.BytesIO(form), format="binary")).to_series()
+
+
+def _without_copy(stream: bytes) -> pl.Series | None:
+    """Returns the series of an Arrow stream; None if it has a type of which Polars alone knows all.
+
+    Polars would copy the bytes twice: of a million texts of 23 bytes, that takes 57 ms.
+    """
+    try:
+        table = pa.ipc.open_stream(stream).read_all()
+    except pa.ArrowNotImplementedError:
+        return None  # whole numbers of 128 bits
+    field = table.schema.field(0)
+    inner = field.type.value_field if pa.types.is_large_list(field.type) else field
+    is_plain = (is_integer, is_floating, is_string_view, is_binary_view)
+    if field.metadata or inner.metadata or not any(each(inner.type) for each in is_plain):
+        return None
+    series = pl.from_arrow(table.column(0))
+    assert isinstance(series, pl.Series)
+    return series
 
 
 def lifted(text: str) -> str:

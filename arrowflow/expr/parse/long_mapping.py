@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from arrowflow.expr.parse.lifted import Json, Text, constant_expression, dumps, loads
-from arrowflow.expr.parse.polars_tree import deserialise
+from arrowflow.expr.parse.lifted import Json, Text, loads
+from arrowflow.expr.parse.polars_tree import value_of
 
 
 class LongMapping(NamedTuple):
@@ -38,7 +38,7 @@ def long_mapping(text: str) -> LongMapping | None:
     column, *constants = body["input"]
     if list(column) != ["Column"] or not all(map(_is_value, constants[2:])):
         return None
-    series = [found for found in map(constant_series, constants) if found is not None]
+    series = [found for found in map(listed_series, constants) if found is not None]
     return LongMapping(column["Column"], *series) if len(series) == len(constants) else None
 
 
@@ -49,13 +49,10 @@ def _is_value(node: Json) -> bool:
     return list(node) == ["Literal"] and "Series" not in node["Literal"]
 
 
-def constant_series(node: Json) -> pl.Series | None:
+def listed_series(node: Json) -> pl.Series | None:
     """Returns the values of a constant, or of the one list that it holds; None if it has another form."""
-    expr = constant_expression(node)
-    if expr is None:
-        expr = deserialise(dumps(node))
     try:
-        series = None if expr is None else pl.select(expr).to_series()
+        series = value_of(node)
     except pl.exceptions.PolarsError:
         return None
     if series is None or not isinstance(series.dtype, pl.List):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 
 from arrowflow.expr.parse.lifted import Constant, Json, Text, dumps, loads
-from arrowflow.expr.parse.long_mapping import constant_series
+from arrowflow.expr.parse.long_mapping import listed_series
 from arrowflow.expr.parse.many import ManyTexts
 from arrowflow.expr.parse.polars_check import is_literal_list
 from arrowflow.expr.parse.polars_tree import Subexpression, deserialise, read
@@ -37,7 +37,7 @@ class LongSet(NamedTuple):
 
     def series(self) -> pl.Series | None:
         """Returns the values of the list; None if it has another form."""
-        return constant_series(loads(self.keys)) if self.known is None else self.known.series
+        return listed_series(loads(self.keys)) if self.known is None else self.known.series
 
 
 def long_sets(text: str) -> tuple[LongSet, ...]:

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.expr.parse.lifted import constant_expression, dumps, like, loads, serialised, whole
+from arrowflow.expr.parse.lifted import constant_series, dumps, like, loads, serialised, whole
 from arrowflow.expr.parse.many import many_values
 from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
@@ -321,12 +321,21 @@ def _is_constant(node: Json) -> bool:
     return not _roots(node) and not _kinds(node) & {"Series", "Selector", "Element", "Field"}
 
 
+def value_of(node: Json) -> pl.Series | None:
+    """Returns the value of a node without columns; None if Polars cannot read the node.
+
+    Raises:
+        polars.exceptions.PolarsError: Polars cannot compute it.
+    """
+    series = constant_series(node)
+    if series is None and (expr := deserialise(dumps(node))) is not None:
+        series = pl.select(expr).to_series()
+    return series
+
+
 def _constant(node: Json, *, is_set: bool = False) -> Literal | None:
-    expr = constant_expression(node)
-    if expr is None:
-        expr = deserialise(dumps(node))
     try:
-        series = None if expr is None else pl.select(expr).to_series()
+        series = value_of(node)
         if series is None or series.len() != 1 or not _is_flat(series.dtype):
             return None
         many = many_values(series) if is_set else None

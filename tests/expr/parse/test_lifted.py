@@ -117,3 +117,33 @@ def test_another_list_is_another_expression() -> None:
     assert one != two and one.digest() != two.digest()
     values: Any = one.tree().args[1]  # type: ignore[union-attr]
     assert list(values.value) == KEYS
+
+
+NUMBERS = pl.Series("key", KEYS)
+TYPES: dict[str, pl.Series] = {
+    "whole numbers": NUMBERS,
+    "nulls": NUMBERS.shift(1).cast(pl.UInt16),
+    "numbers": (NUMBERS / 3).cast(pl.Float32),
+    "128 bits": NUMBERS.cast(pl.Int128),
+    "booleans": pl.Series(KEYS * 4) % 3 == 0,
+    "texts": NUMBERS.cast(pl.String) + " is longer than a view holds",
+    "binaries": NUMBERS.cast(pl.String).shift(-1).cast(pl.Binary),
+    "dates": NUMBERS.cast(pl.Date),
+    "times": NUMBERS.cast(pl.Datetime("us", "Europe/Oslo")),
+    "spans": NUMBERS.cast(pl.Duration("ms")),
+    "decimals": NUMBERS.cast(pl.Decimal(20, 2)),
+    "categories": NUMBERS.cast(pl.String).cast(pl.Categorical),
+    "an enum": NUMBERS.cast(pl.String).cast(pl.Enum(list(map(str, KEYS)))),
+    "lists": NUMBERS.reshape((-1, 2)).arr.to_list(),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("form", ["series", "a list in a series", "a list"])
+def test_a_constant_is_read_as_polars_reads_it(name: str, form: str) -> None:
+    given = TYPES[name]
+    literal = pl.lit(given.to_list() if form == "a list" else given.implode() if "in" in form else given)
+    found = polars_tree.value_of(loads(polars_tree.serialise(literal)))
+    expected = pl.select(literal).to_series()
+    assert found is not None and found.dtype == expected.dtype
+    assert found.to_list() == expected.to_list()
