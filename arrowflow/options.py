@@ -111,7 +111,7 @@ class Options(Settings):
             that was taken with others is refused. Default: 4 MiB.
         close_timeout: Seconds that `close()` waits for a user function that does not return. Then `close()` kills a
             function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
-        keep: The memory for decoded rows of local files, which later epochs of the same dataset or loader then do not decode
+        keep: The memory for decoded rows of files, which later epochs of the same dataset or loader then do not decode
             again. It is part of `ram_budget`, and goes before any call waits. `"auto"` is half of the budget; the first epoch
             keeps rows only if all take 256 MiB at most; it keeps nothing where batches are the source's own memory, as without a
             shuffle or lanes.

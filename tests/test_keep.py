@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs as pafs
 
 import arrowflow as af
 from arrowflow import options
@@ -26,7 +28,9 @@ from arrowflow.clock import WallClock
 from arrowflow.executor import keeping
 from arrowflow.executor.ledger import ticket_bytes
 from arrowflow.kernels import kept
-from arrowflow.ops.sources.files import split_readers
+from arrowflow.ops.sources.files import split_fetcher, split_readers
+from arrowflow.ops.sources.files.split_tasks import SplitTask
+from tests.servers.s3 import S3Server
 
 ROWS = 20_000
 GROUP_ROWS = 1_000
@@ -222,6 +226,110 @@ def test_a_file_that_changes_during_a_run_is_an_error(folder: Path) -> None:
     os.utime(folder / "0.parquet", ns=(1, 1))
     with pytest.raises(af.SourceError, match="changed"):
         list(batches)
+
+
+@pytest.fixture(params=["pyarrow", "s3fs", "memory"])
+def remote(request: pytest.FixtureRequest) -> tuple[Any, str]:
+    """A file system that is not local, and a folder in it."""
+    if request.param == "memory":
+        import fsspec
+
+        return fsspec.filesystem("memory"), f"/keep-{id(request)}"
+    server: S3Server = request.getfixturevalue("s3_server")
+    return (server.native() if request.param == "pyarrow" else server.impatient()), server.bucket()
+
+
+def upload(remote: tuple[Any, str], name: str, ids: npt.NDArray[np.int64], format: str = "parquet") -> None:
+    """Writes a file of the same size for any ids of the same number."""
+    filesystem, folder = remote
+    if not isinstance(filesystem, pafs.FileSystem):
+        filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    table = pa.table({"x": ids, "y": ids * 0.5})
+    with filesystem.open_output_stream(f"{folder}/{name}") as target:
+        if format == "parquet":
+            pq.write_table(table, target, GROUP_ROWS, compression="none", use_dictionary=False)
+        else:
+            with pa.ipc.new_file(target, table.schema) as writer:
+                writer.write_table(table, GROUP_ROWS)
+
+
+def reading(remote: tuple[Any, str], **options: Any) -> af.Loader[dict[str, Any]]:
+    rows = af.read_parquet(remote[1], filesystem=remote[0]).with_columns(z=pl.col("y") + 1)
+    return rows.shuffle(5_000, seed=1).batch(512).with_options(af.Options(**options)).to_numpy()
+
+
+def test_what_was_decoded_of_files_elsewhere_is_not_fetched_again(
+    remote: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        upload(remote, f"{number}.parquet", np.arange(number * ROWS, (number + 1) * ROWS))
+    fetched: list[int] = []
+    fetch = split_fetcher.SplitFetcher.fetched
+
+    def noted(fetcher: split_fetcher.SplitFetcher, task: SplitTask) -> SplitTask:
+        fetched.append(task.key)
+        return fetch(fetcher, task)
+
+    monkeypatch.setattr(split_fetcher.SplitFetcher, "fetched", noted)
+    keeps, plain = reading(remote), reading(remote, keep=False)
+    for epoch in range(3):
+        fetched.clear()
+        found, stats = run(keeps)
+        assert len(set(fetched)) == (0 if epoch else 40)
+        assert found == run(plain)[0] and sorted(found) == list(range(2 * ROWS))
+        assert stats.kept_rows == (2 * ROWS if epoch else 0)
+
+
+def test_a_file_elsewhere_that_has_changed_is_decoded_anew(remote: tuple[Any, str]) -> None:
+    ids = np.arange(ROWS)
+    for number in range(2):
+        upload(remote, f"{number}.parquet", ids + number * ROWS)
+    loader = reading(remote)
+    assert sorted(run(loader)[0]) == list(range(2 * ROWS))
+    upload(remote, "1.parquet", ids + 5 * ROWS)
+    expected = [*ids.tolist(), *(ids + 5 * ROWS).tolist()]
+    told = "written again"
+    try:
+        found, stats = run(loader)
+    except af.SourceError as error:  # a second later than its listing: as without kept chunks
+        told = str(error)
+        found, stats = run(loader)
+    assert "written again" in told
+    assert sorted(found) == expected and stats.kept_rows <= ROWS
+    assert sorted(run(loader)[0]) == expected
+
+
+def test_chunks_that_go_before_the_reader_takes_them_are_fetched_by_it(
+    remote: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(remote, "0.parquet", np.arange(ROWS))
+    monkeypatch.setattr(split_fetcher.SplitFetcher, "_is_kept", lambda self, task: True)
+    loader = reading(remote)
+    for _ in range(2):
+        assert sorted(run(loader)[0]) == list(range(ROWS))
+    assert run(loader)[1].kept_rows == ROWS
+
+
+def test_kept_chunks_of_ipc_files_elsewhere_own_their_memory(remote: tuple[Any, str]) -> None:
+    upload(remote, "0.arrow", np.arange(ROWS), "ipc")
+    loader = (
+        af.read_ipc(remote[1], filesystem=remote[0]).select("y").shuffle(5_000, seed=1).batch(512).to_numpy()
+    )
+    expected = (np.arange(ROWS) * 0.5).tolist()
+    for epoch in range(3):
+        found = [number for batch in loader for number in batch["y"].tolist()]
+        assert sorted(found) == expected
+        assert loader.stats().kept_rows == (ROWS if epoch == 2 else 0)
+    assert loader.stats().kept_bytes <= 1.1 * ROWS * 8
+
+
+def test_a_small_file_elsewhere_comes_with_its_footer(remote: tuple[Any, str]) -> None:
+    upload(remote, "0.parquet", np.arange(1_000))
+    loader = reading(remote)
+    for _ in range(2):
+        found, stats = run(loader)
+        assert sorted(found) == list(range(1_000))
+        assert stats.kept_bytes == stats.kept_rows == 0
 
 
 def test_a_kept_chunk_goes_on_with_a_claim_on_its_bytes(folder: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import FORMATS, known_names
-from arrowflow.ops.sources.files.list_files import ANY_SUFFIX
 from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.list_files import ANY_SUFFIX
 from arrowflow.ops.sources.read_files import IMAGE_SUFFIXES
 from arrowflow.plan.file_source import FileSource
 from arrowflow.plan.walk import post_order

@@ -16,8 +16,8 @@ from arrowflow.errors import counted
 from arrowflow.formats.offsets import has_same_values
 from arrowflow.formats.protocol import footer_of
 from arrowflow.formats.types import widens
-from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.list_files import ListFiles
 from arrowflow.ops.sources.read_lance import ReadLance
 from arrowflow.plan.file_source import FileSource
 from arrowflow.storage import File

@@ -5,9 +5,10 @@ chunk is the same in every epoch, whatever the order. Decisions:
 
 * **Where.** The prepared plan owns one `KeptChunks` for each of its sources. All runs of it share that object: those of
   one loader after another, of one dataset, the streams of a `repeat`, and lanes. A plan is prepared anew where a file has
-  changed. So chunks never outlive the files that they were made of, and they go with the plan. A worker of a cluster has
-  objects of its own, for all its lanes.
-* **Key.** A chunk's key is its split and the rows of the split. Its position is no part of it: positions depend on the
+  on a local disk has changed. So chunks never outlive the files that they were made of, and they go with the plan. A worker
+  of a cluster has objects of its own, for all its lanes.
+* **Key.** A chunk's key is its split and the rows of the split, and of a file that is not local its etag or time. An epoch
+  that finds chunks asks the store for it, by one request a file, before it looks for them. What is found is not fetched. Its position is no part of it: positions depend on the
   order of an epoch, so the reader computes them anew. Nothing else of a chunk depends on the epoch. A split in which a
   lane begins or ends has no key: in most epochs that is at another row.
 * **What.** The part of the plan that runs in the call of the reader, see `KernelSpec.repeats`. Functions of users never do.
@@ -41,8 +42,8 @@ each page from their host at its first use."""
 PADDING: Final = 64
 """The same, for each buffer: that of eight flags takes a byte."""
 
-Key = tuple[int, int, int]
-"""A split, the first row of it, and the row that follows."""
+Key = tuple[int, int, int, str]
+"""A split, the first row of it, the row that follows, and the version of its file; "" of local files."""
 
 NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
 
@@ -173,7 +174,8 @@ class KeptChunks:
         if not self.has_room(num_bytes):
             return None
         pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
-        copies = self.copies or sum(pinned.values()) > PINNED_SHARE * num_bytes + PADDING * len(pinned)
+        whole = _whole_sizes(chunk for _, chunk, _ in found)
+        copies = self.copies or sum(whole.values()) > PINNED_SHARE * num_bytes + PADDING * len(pinned)
         if not again and (copies or not self._fits_first_epoch(own, num_bytes)):
             return None
         if copies:
@@ -184,9 +186,22 @@ class KeptChunks:
 
     def _fits_first_epoch(self, keys: Collection[Key], num_bytes: int) -> bool:
         """Whether chunks of these splits fit, and those of all splits are foreseen to."""
-        rows = sum(stop - start for _, start, stop in keys)
+        rows = sum(stop - start for _, start, stop, _ in keys)
         foreseen = num_bytes * self.source_rows // max(rows, 1)
         return max(foreseen, self.num_bytes + num_bytes) <= FIRST_BYTES
+
+
+def _whole_sizes(chunks: Iterable[pa.RecordBatch]) -> dict[int, int]:
+    """Returns the bytes that the buffers of chunks are parts of, by address: fetched bytes of an IPC file are not copied."""
+    found = {}
+    for chunk in chunks:
+        for column in chunk.columns:
+            for buffer in column.buffers():
+                while buffer is not None and buffer.parent is not None:
+                    buffer = buffer.parent
+                if buffer is not None:
+                    found[buffer.address] = buffer.size
+    return found
 
 
 def sizes_of(chunk: pa.RecordBatch) -> dict[int, int]:

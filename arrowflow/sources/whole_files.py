@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, shown
-from arrowflow.ops.sources.files.list_files import ListFiles
+from arrowflow.ops.sources.list_files import ListFiles
 from arrowflow.ops.sources.read_files import MAX_FILE_BYTES, ReadFiles, ReadImages
 from arrowflow.options import AUTOTUNE, parallel_calls, parse_bytes, with_arguments
 from arrowflow.sources.readers import Paths, taken

@@ -39,7 +39,7 @@ def ledger_of(budget: int, *kept: KeptChunks, shares: bool = False) -> Ledger:
 
 
 def group(number: int, *chunks: pa.RecordBatch) -> KeptGroup:
-    made = {(number, part, part + 1): KeptChunk(one, buffers_of(one)) for part, one in enumerate(chunks)}
+    made = {(number, part, part + 1, ""): KeptChunk(one, buffers_of(one)) for part, one in enumerate(chunks)}
     return KeptGroup(made, {address: size for one in chunks for address, size in buffers_of(one).items()})
 
 
@@ -85,7 +85,7 @@ def test_a_chunk_in_use_stays_since_its_end_would_free_nothing() -> None:
     kept = KeptChunks()
     ledger = ledger_of(10 * SIZE, kept)
     filled(kept, ledger, 5)
-    ticket = ledger.charge(kept.chunks[4, 0, 1].buffers)
+    ticket = ledger.charge(kept.chunks[4, 0, 1, ""].buffers)
     ledger.reserve(7 * SIZE)
     assert [key[0] for key in kept.chunks] == [0, 1, 4]
     del ticket

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import fsspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -32,6 +33,7 @@ FILES: Final[dict[str, list[list[int]]]] = {
 KINDS: Final = ("parquet", "ipc", "csv", "json", "orc", "avro")
 _FIRST: Final = {"few": 10_000, "many": 20_000, "large": 30_000}
 _FOLDERS: Final[list[Path]] = []
+_ELSEWHERE: Final = [False]
 
 Row = dict[str, Any]
 LOOKED_UP: Final = pl.DataFrame({"id": range(0, 40, 3), "j": range(14)})
@@ -41,6 +43,11 @@ def use_folder(path: Path) -> None:
     """Lets files and caches lie in `path` from now on."""
     _FOLDERS[:] = [path]
     written.cache_clear()
+
+
+def read_elsewhere(*, is_on: bool) -> None:
+    """Lets `files` read from a file system that is not local from now on, or from a disk."""
+    _ELSEWHERE[0] = is_on
 
 
 def table(first: int, count: int) -> pa.Table:
@@ -131,7 +138,16 @@ def write_all() -> None:
 
 def files(kind: str, name: str) -> af.Dataset:
     """Files of some kind."""
-    return _read(kind, str(written(kind, name)))
+    path = written(kind, name)
+    return _read(kind, _uploaded(path) if _ELSEWHERE[0] else str(path))
+
+
+def _uploaded(folder: Path) -> str:
+    """Copies files to a file system that is not local, once, and returns where they are."""
+    memory = fsspec.filesystem("memory")
+    for path in [] if memory.exists(str(folder)) else folder.iterdir():
+        memory.pipe(str(path), path.read_bytes())
+    return f"memory:/{folder}"
 
 
 def _read(kind: str, path: str) -> af.Dataset:

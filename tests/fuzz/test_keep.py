@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.ops.sources.files import split_readers
+from arrowflow.ops.sources.files import split_readers, splits
 from tests.effort import scaled
 from tests.fuzz import named
 from tests.fuzz.drafts import MAKERS, STEPS, Draft, grown, pick, sources
@@ -47,7 +47,9 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     named.use_folder(tmp_path_factory.mktemp("keep"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split_readers, "LARGE_BYTES", 200)  # lanes keep halves
+        patch.setattr(splits, "SMALL_FILE_BYTES", 0)  # which come whole, with their footers
         yield
+    named.read_elsewhere(is_on=False)
 
 
 @st.composite
@@ -95,12 +97,19 @@ def made(draft: Draft, split: dict[str, Any] | None, **options: Any) -> af.Datas
     draft=plans(),
     keep=st.sampled_from(KEEPS),
     split=st.sampled_from(SPLITS),
+    elsewhere=st.booleans(),
     cores=st.sampled_from([1, 2, 4]),
     steps=st.tuples(*[st.integers(0, MOST_BATCHES)] * EPOCHS),
 )
 def test_kept_chunks_change_nothing(
-    draft: Draft, keep: Any, split: dict[str, Any] | None, cores: int, steps: tuple[int, ...]
+    draft: Draft,
+    keep: Any,
+    split: dict[str, Any] | None,
+    elsewhere: bool,
+    cores: int,
+    steps: tuple[int, ...],
 ) -> None:
+    named.read_elsewhere(is_on=elsewhere)
     try:
         keeps, plain = made(draft, split, keep=keep, cpu_budget=cores), made(draft, split, keep=False)
         loader, without = (each.to_numpy(lists="ragged") for each in (keeps, plain))
@@ -115,7 +124,7 @@ def test_kept_chunks_change_nothing(
     else:
         assert found == expected
     kept = "kept" if loader.stats().kept_rows else "nothing kept"
-    kinds[kept if split is None else f"{kept}, split"] += 1
+    kinds[f"{kept}{', split' * (split is not None)}{', elsewhere' * elsewhere}"] += 1
     for epoch, step in zip(expected, steps, strict=True):
         if epoch:
             at = step % len(epoch)

@@ -37,8 +37,8 @@ from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.order.spans import Places
-from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.splits import store_in_run
+from arrowflow.ops.sources.list_files import ListFiles
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.node import BindContext, Node

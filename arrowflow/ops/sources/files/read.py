@@ -265,11 +265,11 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         return next((file.path for file in self.files if file.is_changed), None)
 
     def keeping(self, asked_bytes: int | None, *, copies: bool) -> Node:
-        """Keeps chunks of local files, unless these are mapped, or rows are left out, which each epoch has to count."""
+        """Keeps chunks, unless files are mapped, or rows are left out, which each epoch has to count."""
         format = self.format
         assert self.store is not None and self.first is not None
         mapped = isinstance(format, InPlaceFormat) and format.is_mapped(self.store, self.first)
-        if mapped or not self.store.is_local or self.policy.leaves_out:
+        if mapped or self.policy.leaves_out:
             return self
         rows = self.first.num_rows * sum(file.size for file in self.files) // max(self.first.file.size, 1)
         return replace(self, keeps=KeptChunks(asked_bytes, copies=copies, source_rows=rows))

@@ -11,7 +11,8 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.sources.files.file_scan import FileScan, files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.runs import CallBytes
-from arrowflow.ops.sources.files.split_readers import SiftingReader, SplitFetcher, SplitFinder, SplitReader
+from arrowflow.ops.sources.files.split_fetcher import SplitFetcher
+from arrowflow.ops.sources.files.split_readers import SiftingReader, SplitFinder, SplitReader
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
 from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, of_split_key
 from arrowflow.ops.sources.files.splits import FooterSource, SplitPlanner
@@ -87,13 +88,15 @@ def _decode_spec(
     assert node.store is not None and node.first is not None
     sizes = SplitSizes(node.operator, node.format, options.ram_budget)
     format, leaves_out = node.decoder(options.cpu_budget), node.policy.leaves_out
+    is_local = node.store.is_local
     # The set of bad row groups must not depend on what a look at others has saved.
     survivors = None if leaves_out else Survivors.of(node, options.cpu_budget)
 
     def make(context: Context) -> SplitReader:
         if leaves_out:
             return SiftingReader(node, options.cpu_budget, sizes)
-        return SplitReader(node, options.cpu_budget, sizes, survivors, node.keeps)
+        fetcher = None if node.keeps is None or is_local else SplitFetcher(node, context)
+        return SplitReader(node, options.cpu_budget, sizes, survivors, node.keeps, fetcher)
 
     return KernelSpec(
         operator=node.operator,

@@ -1,4 +1,4 @@
-"""The kernels of `read.py` that fetch and decode splits."""
+"""The kernels of `read.py` that decode splits."""
 
 from __future__ import annotations
 
@@ -15,59 +15,23 @@ from arrowflow.bad_rows import LeftOut, is_bad_data
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.expr import empty_batch
 from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunFormat, Sifted, SiftingFormat
-from arrowflow.formats.protocol import check_unchanged, raise_change, reading
-from arrowflow.kernels.context import Context
+from arrowflow.formats.protocol import check_unchanged, reading
 from arrowflow.kernels.items import Made
 from arrowflow.kernels.kept import KeptChunk, KeptChunks
 from arrowflow.kernels.kinds import ReaderKernel
 from arrowflow.ops.order.random_access import InPlaceRows
-from arrowflow.ops.sources.files.file_identity import versions_in_run
 from arrowflow.ops.sources.files.file_scan import FileScan
 from arrowflow.ops.sources.files.partitions import without
-from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
+from arrowflow.ops.sources.files.split_fetcher import SplitFetcher
+from arrowflow.ops.sources.files.split_sizes import SplitSizes
 from arrowflow.ops.sources.files.split_tasks import SplitTask, middle_of
-from arrowflow.ops.sources.files.splits import fetch_ahead, store_in_run
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import MAX_SIZE
-from arrowflow.storage import Fetched, File, remote_change
+from arrowflow.storage import File
 
 LARGE_BYTES = 8 << 20
 """A chunk of a lane that takes more is passed on in halves. Lanes hold one chunk each. What column operators make of a
 half is let go of with the half: 16 lanes of `wide` hold 410 MiB in place of 730. Small halves would cost more than that."""
-
-
-class SplitFetcher(ReaderKernel):
-    """Fetches the bytes that decoding a split needs, so that decoding never waits. The task's end frees them.
-
-    After each fetch, it asks whether the file is still the one whose footer was read: one more request beside one for a row
-    group, and of a file of one row group one in three or four.
-    """
-
-    def __init__(self, node: FileScan, context: Context) -> None:
-        self._store = store_in_run(node.store, context)
-        self._versions = versions_in_run(node.files, context)
-        self._operator = node.operator
-        self._part = node.format.part
-
-    def num_bytes(self, payload: SplitTask) -> int:
-        """Returns the bytes to fetch."""
-        return total_bytes(payload.footer, payload.ranges)
-
-    def read(self, payload: SplitTask) -> Iterator[Made]:
-        """Yields the task with its bytes."""
-        file = payload.footer.file
-        if not isinstance(payload.store, Fetched):
-            with reading(self._operator, file, payload.split.index, self._part):
-                if self._store.is_python and file.path not in self._versions:
-                    # Else two fetches may be of two versions.
-                    raise_change(self._change(file), file, self._operator)
-                store = fetch_ahead(self._store, file, payload.ranges, self._versions, self._operator)
-                raise_change(self._change(file), file, self._operator)
-            payload = payload._replace(store=store)
-        yield Made(payload, None)
-
-    def _change(self, file: File) -> str | None:
-        return self._store.requests.persist(partial(remote_change, self._store, file, self._versions))
 
 
 class SplitReader(ReaderKernel):
@@ -79,6 +43,7 @@ class SplitReader(ReaderKernel):
         sizes: The bytes that splits take, and may take.
         survivors: Tells which splits have rows that are of use, if that can be told.
         kept: Chunks of earlier epochs; None where none are kept.
+        fetcher: Of files that are not local what fetches them; None where nothing is kept.
     """
 
     def __init__(
@@ -88,9 +53,11 @@ class SplitReader(ReaderKernel):
         sizes: SplitSizes | None = None,
         survivors: Survivors | None = None,
         kept: KeptChunks | None = None,
+        fetcher: SplitFetcher | None = None,
     ) -> None:
         self._node = node
         self._kept = kept
+        self._fetcher = fetcher
         self._looked_at: tuple[SplitTask | None, int] = None, 0  # and its bytes
         self._survivors = survivors
         self._sizes = sizes or SplitSizes(node.operator, node.format, MAX_SIZE)
@@ -102,11 +69,11 @@ class SplitReader(ReaderKernel):
     def num_bytes(self, payload: SplitTask) -> int:
         """Returns output and scratch of the wanted columns; of kept chunks what their copies take."""
         if (kept := self._kept) is None or not kept.chunks:
-            return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
+            return self._decoded_bytes(payload)
         if self._looked_at[0] is payload:
             return self._looked_at[1]
-        found = payload.holding(kept.chunks).splits
-        rest = [self._sizes.num_bytes(task) + self._folder_bytes(task) for task in found if not task.kept]
+        found = payload.holding(kept.chunks, self._version).splits
+        rest = [self._decoded_bytes(task) for task in found if not task.kept]
         copies = [sum(task.kept.buffers.values()) for task in found if task.kept and kept.copies]
         # A run has up to 64 splits, and is looked at often while it waits. Later it holds chunks, which have to go with it.
         if all(task.kept is None for task in payload.splits):
@@ -120,8 +87,15 @@ class SplitReader(ReaderKernel):
     def holding(self, payload: SplitTask) -> tuple[SplitTask, Sequence[KeptChunk]]:
         """Returns the task with what is kept of its splits."""
         self._looked_at = None, 0
-        payload = payload if self._kept is None else payload.holding(self._kept.chunks)
+        payload = payload if self._kept is None else payload.holding(self._kept.chunks, self._version)
         return payload, [task.kept for task in payload.splits if task.kept is not None]
+
+    def _version(self, task: SplitTask) -> str | None:
+        return "" if self._fetcher is None else self._fetcher.version(task)
+
+    def _decoded_bytes(self, payload: SplitTask) -> int:
+        late = 0 if self._fetcher is None else self._fetcher.late_bytes(payload)
+        return self._sizes.num_bytes(payload) + self._folder_bytes(payload) + late
 
     def _folder_bytes(self, payload: SplitTask) -> int:
         node = self._node
@@ -167,6 +141,8 @@ class SplitReader(ReaderKernel):
             (task,), chunk = run, self._kept.take(kept)
             yield task, Made(chunk, task.position(task.stop), task.is_last, task.key, is_kept=True)
             return
+        if self._fetcher is not None:
+            run = list(map(self._fetcher.fetched, run))
         missing = frozenset() if self._survivors is None else self._survivors.missing(run)
         for is_missing, part in groupby(run, lambda task: task.key in missing):
             tasks = list(part)
@@ -174,7 +150,7 @@ class SplitReader(ReaderKernel):
             for number, task in enumerate(tasks):
                 if is_missing:
                     nothing = self._completed(empty_batch(self._stored), task, task.stop)
-                    key = task.kept_key(task.start, task.stop)
+                    key = task.kept_key(task.start, task.stop, self._version(task))
                     yield task, Made(nothing, task.position(task.stop), split=task.key, key=key)
                 elif chunks is not None:
                     chunk = self._completed(chunks[number].slice(task.start), task, task.start)
@@ -219,12 +195,13 @@ class SplitReader(ReaderKernel):
         """Yields a chunk that begins at a row of its split; a large one of a lane in halves."""
         stop = row + chunk.num_rows
         is_whole = (row, stop) == (task.start, task.stop)
+        version = self._version(task) if is_whole else None
         if self._node.lane is not None and chunk.nbytes > LARGE_BYTES:
             middle = middle_of(row, stop)
-            key, half = task.kept_key(row, middle) if is_whole else None, chunk.slice(0, middle - row)
+            key, half = task.kept_key(row, middle, version), chunk.slice(0, middle - row)
             yield Made(half, task.position(middle), False, task.key, more=True, key=key)
             chunk, row = chunk.slice(middle - row), middle
-        key = task.kept_key(row, stop) if is_whole else None
+        key = task.kept_key(row, stop, version)
         yield Made(chunk, task.position(stop), last, task.key, key=key)
 
     def _learn(self, payload: SplitTask, chunk: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -146,9 +146,15 @@ class SplitTask(NamedTuple):
         """The number of the split in the key of everything random."""
         return split_key(self.number, self.split.index)
 
-    def kept_key(self, start: int, stop: int) -> Key | None:
-        """Returns the key by which some of its rows are kept; None where later epochs would not find them."""
-        return None if self.is_border else (self.key, start, stop)
+    def kept_key(self, start: int, stop: int, version: str | None) -> Key | None:
+        """Returns the key by which some of its rows are kept; None where later epochs would not find them.
+
+        Args:
+            start: The first of the rows.
+            stop: The row after them.
+            version: The version of its file; None if nobody knows it.
+        """
+        return None if self.is_border or version is None else (self.key, start, stop, version)
 
     @classmethod
     def joined(cls, tasks: Sequence[SplitTask]) -> SplitTask:
@@ -162,21 +168,25 @@ class SplitTask(NamedTuple):
             run_rows=sum(task.num_rows for task in tasks),
         )
 
-    def holding(self, kept: Mapping[Key, KeptChunk]) -> SplitTask:
-        """Returns the task with what is kept of its splits."""
-        found = [each for task in self.splits for each in task._holding(kept)]
+    def holding(
+        self, kept: Mapping[Key, KeptChunk], version_of: Callable[[SplitTask], str | None]
+    ) -> SplitTask:
+        """Returns the task with what is kept of its splits, if it is of the version that a file has."""
+        found = [each for task in self.splits for each in task._holding(kept, version_of(task))]
         return found[0] if len(found) == 1 else self._replace(run=tuple(found))
 
-    def _holding(self, kept: Mapping[Key, KeptChunk]) -> list[SplitTask]:
+    def _holding(self, kept: Mapping[Key, KeptChunk], version: str | None) -> list[SplitTask]:
         """Returns the task of one split with what is kept of it; two tasks where halves are kept."""
-        whole = self.kept or kept.get((self.key, self.start, self.stop))
+        if self.kept is not None or version is None:
+            return [self]
+        whole = kept.get((self.key, self.start, self.stop, version))
         middle = middle_of(self.start, self.stop)
-        if whole is None and (self.key, self.start, middle) in kept:
+        if whole is None and (self.key, self.start, middle, version) in kept:
             halves = list(self.pieces([middle]))
-            found = [kept.get((each.key, each.start, each.stop)) for each in halves]
+            found = [kept.get((each.key, each.start, each.stop, version)) for each in halves]
             if all(found):
                 return [half._replace(kept=each) for half, each in zip(halves, found, strict=True)]
-        return [self if whole is self.kept else self._replace(kept=whole)]
+        return [self if whole is None else self._replace(kept=whole)]
 
     def pieces(self, cuts: Sequence[int]) -> Iterator[SplitTask]:
         """Yields the pieces between some rows of the split, at which it is cut."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
@@ -29,7 +30,16 @@ from arrowflow.ops.sources.files.split_tasks import (
 )
 from arrowflow.plan.position import Position
 from arrowflow.random import FILE_ORDER
-from arrowflow.storage import Fetched, File, Requests, Store, change_behind, coalesce, note_version
+from arrowflow.storage import (
+    Fetched,
+    File,
+    Requests,
+    Store,
+    change_behind,
+    coalesce,
+    note_version,
+    remote_change,
+)
 
 FOOTER_BYTES = 1 << 16
 SMALL_FILE_BYTES = FOOTER_BYTES
@@ -143,11 +153,16 @@ class FooterSource(SourceKernel):
                 return footer
             note_version(node.store or self._store, file, self._versions)
         store = held or self._store
-        known = held is None and number == 0 and knows_footer(node.first, node.format, store)
+        # Kept chunks are those of this very file only if the store says so now: perhaps no bytes of it will be fetched.
+        asks = not store.is_local and held is None and node.keeps is not None and bool(node.keeps.chunks)
+        known = held is None and number == 0 and not asks and knows_footer(node.first, node.format, store)
         footer = (node.first if known else None) or footer_of(node.operator, node.format, store, file)
         match(self._expected, footer, operator=node.operator, **node.leniency)
         if node.partitions is not None:
             node.partitions.check(node.format, store, footer, node.operator)
+        if asks:
+            with reading(node.operator, file):
+                raise_change(change_of(self._store, file, self._versions), file, node.operator)
         self._shared[number] = footer
         return footer
 
@@ -163,6 +178,11 @@ def store_in_run(store: Store | None, context: Context) -> Store:
     if requests is None:
         requests = served[id(store.requests)] = store.requests.served_by(context)
     return replace(store, requests=requests)
+
+
+def change_of(store: Store, file: File, versions: MutableMapping[str, str | None]) -> str | None:
+    """Asks a store how a file differs from what the run has met; None if it does not. Waits."""
+    return store.requests.persist(partial(remote_change, store, file, versions))
 
 
 def fetch_ahead(

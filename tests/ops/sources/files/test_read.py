@@ -28,7 +28,8 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.sources.files import splits
 from arrowflow.ops.sources.files.read import Read
-from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitReader
+from arrowflow.ops.sources.files.split_fetcher import SplitFetcher
+from arrowflow.ops.sources.files.split_readers import SplitReader
 from arrowflow.ops.sources.files.split_tasks import OpenFile, SplitTask
 from arrowflow.ops.sources.files.splits import FOOTER_BYTES, FooterSource, SplitPlanner
 from arrowflow.plan.walk import post_order

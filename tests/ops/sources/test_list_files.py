@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.ops.sources.files import list_files
-from arrowflow.ops.sources.files.list_files import ListFilesKernel, Root, as_url, roots_of
+from arrowflow.ops.sources import list_files
+from arrowflow.ops.sources.list_files import ListFilesKernel, Root, as_url, roots_of
 from arrowflow.storage import Store
 from arrowflow.testing import batches_of, check_dataset
 from tests.ops.tables import ids, refused, rows_of, sizes
