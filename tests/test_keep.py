@@ -323,6 +323,18 @@ def test_kept_chunks_of_ipc_files_elsewhere_own_their_memory(remote: tuple[Any, 
     assert loader.stats().kept_bytes <= 1.1 * ROWS * 8
 
 
+def test_batches_of_files_elsewhere_that_own_their_memory_are_copies(remote: tuple[Any, str]) -> None:
+    upload(remote, "0.parquet", np.arange(ROWS))
+    loader = af.read_parquet(remote[1], filesystem=remote[0]).batch(500).to_numpy()
+    for epoch in range(4):
+        found = []
+        for batch in loader:
+            found += batch["x"].tolist()
+            batch["x"][...] = -1
+        assert found == list(range(ROWS))
+        assert loader.stats().kept_rows == (ROWS if epoch >= 2 else 0)
+
+
 def test_a_small_file_elsewhere_comes_with_its_footer(remote: tuple[Any, str]) -> None:
     upload(remote, "0.parquet", np.arange(1_000))
     loader = reading(remote)

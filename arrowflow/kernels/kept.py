@@ -19,8 +19,9 @@ chunk is the same in every epoch, whatever the order. Decisions:
   When a split is decoded for the second time, chunks are kept while there is room, and other ones are copied. If a user
   asks for a size, that holds the first time, too.
 * **Copies.** A plan whose batches are the source's own memory delivers copies of kept chunks, so its consumer may write them. It
-  keeps them if a user asks for a size. With 40 columns of numbers an epoch out of copies took 0.8 times as long as one that
-  decodes, and the epoch that makes the copies 1.5 times.
+  keeps those of files over a network, as these are not fetched again, and others if a user asks for a size. With 40
+  columns of numbers an epoch out of copies took 0.8 times as long as one that decodes, and the epoch that makes the copies
+  1.5 times.
 * **Bytes.** The executor counts kept chunks in the ledger, apart from what is used: see `executor.keeping`.
 """
 

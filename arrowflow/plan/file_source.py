@@ -64,12 +64,11 @@ def with_kept_chunks(plan: Node, asked_bytes: int | None) -> Node:
     """Returns a bound plan whose sources keep chunks, if they can, and if each epoch reads them.
 
     A plan hands out memory of its sources if its batches own their memory only as long as its sources own theirs. Such a
-    plan keeps copies, and only if a user asks for some bytes.
+    plan keeps copies.
     """
     owned = fold(plan, lambda node, inputs: node.owns_buffers(inputs))
     shared = fold(plan, lambda node, inputs: not isinstance(node, FileSource) and node.owns_buffers(inputs))
-    own = owned and not shared
-    return plan if own and asked_bytes is None else _marked(plan, asked_bytes, copies=own)
+    return _marked(plan, asked_bytes, copies=owned and not shared)
 
 
 def _marked(node: Node, asked_bytes: int | None, *, copies: bool) -> Node:
