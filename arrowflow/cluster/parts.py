@@ -11,15 +11,15 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.executor.processes.wire import pack_apart, unpack_apart
+from arrowflow.kernels.kept import copied
 from arrowflow.plan.position import Position
-from arrowflow.workarounds.slices import concatenable
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -49,7 +49,10 @@ class BatchPart(NamedTuple):
 
 def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iterator[BatchPart]:
     """Yields a batch as parts of so many bytes at most; as one part if it fits."""
-    head, views = pack_apart(_compact(batch))
+    # A slice pickles with the whole buffers that it is of. To copy its rows pays from twice their bytes on.
+    if batch.get_total_buffer_size() > 2 * batch.nbytes:
+        batch = copied(batch)
+    head, views = pack_apart(batch)
     sizes = tuple(map(len, views))
     groups, num_bytes = [views], sum(sizes)
     if num_bytes > most_bytes:
@@ -58,17 +61,6 @@ def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iter
     for number, group in enumerate(groups, 1):
         ends = number == len(groups)
         yield BatchPart(head if ends else None, sizes, group, position, batch.num_rows if ends else 0)
-
-
-def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch with no more than twice the bytes of its rows. A slice pickles with the whole buffers that it is of.
-
-    To copy the rows pays from there on: the store would copy more that is not needed.
-    """
-    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
-        return batch
-    columns = [pa.concat_arrays([concatenable(column)]) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 class Kept:
@@ -104,12 +96,6 @@ class _Claim:
     """Stands for the bytes of a piece in the store."""
 
 
-class _Claimed(np.ndarray):
-    """Bytes in the store, with the claim on them."""
-
-    claim: _Claim
-
-
 @dataclass(slots=True)
 class Joined:
     """Makes batches of the parts of one run of a lane, which may be kept in the store."""
@@ -125,23 +111,18 @@ class Joined:
         claim = self.kept.claim(sum(part.num_bytes for part in parts))
         batches = []
         for part in parts:
+            memory: Sequence[Any] = part.memory
             if part.head is None:
-                self._begun.extend(each.copy() for each in part.memory)
+                self._begun.extend(each.copy() for each in memory)
+                continue
+            if self._begun:
+                memory = np.split(np.concatenate([*self._begun, *memory]), np.cumsum(part.sizes)[:-1])
+            if self._begun or claim is None:
+                # Each is copied by itself, so that its memory is aligned.
+                memory = [each.copy() for each in memory]
             else:
-                batches.append((self._batch(part.head, part, claim), part.position))
+                buffers = map(pa.py_buffer, memory)
+                memory = [pa.foreign_buffer(each.address, each.size, (each, claim)) for each in buffers]
+            self._begun = []
+            batches.append((unpack_apart(part.head, memory), part.position))
         return batches
-
-    def _batch(self, head: bytes, part: BatchPart, claim: _Claim | None) -> pa.RecordBatch:
-        memory: Sequence[Bytes] = part.memory
-        if self._begun:
-            memory = np.split(np.concatenate([*self._begun, *memory]), np.cumsum(part.sizes)[:-1])
-        if self._begun or claim is None:
-            # Each is copied by itself, so that its memory is aligned.
-            memory = [each.copy() for each in memory]
-        else:
-            memory = claimed = [each.view(_Claimed) for each in memory]
-            for each in claimed:
-                each.claim = claim
-        self._begun = []
-        batch: pa.RecordBatch = unpack_apart(head, memory)
-        return batch

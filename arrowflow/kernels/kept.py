@@ -33,6 +33,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from arrowflow.workarounds.slices import concatenable
+
 PINNED_SHARE: Final = 1.25
 """Chunks are kept as they are if their buffers take no more than this, for each byte of their rows."""
 
@@ -223,5 +225,5 @@ def copied(chunk: pa.RecordBatch) -> pa.RecordBatch:
     if not chunk.num_columns:
         return chunk
     return pa.RecordBatch.from_arrays(
-        [pa.concat_arrays([column]) for column in chunk.columns], schema=chunk.schema
+        [pa.concat_arrays([concatenable(column)]) for column in chunk.columns], schema=chunk.schema
     )
