@@ -19,7 +19,7 @@ from arrowflow.clock import WallClock
 from arrowflow.cluster.parts import BatchPart, parts_of
 from arrowflow.delivery import Delivered, RecordBatches, sliced
 from arrowflow.executor import Engine
-from arrowflow.executor.processes.wire import pack_error, unpack
+from arrowflow.executor.processes.wire import pack, pack_error, unpack, unportable
 from arrowflow.executor.workers import cores
 from arrowflow.kernels.items import Slices
 from arrowflow.observe.timeline import Timeline
@@ -152,11 +152,35 @@ def _apart(node: Node) -> Node:
     return replace(node, executor="process") if isinstance(node, MappingOperator) else node
 
 
+def packed(work: Node, options: ResolvedOptions) -> bytes:
+    """Returns what a worker gets, as bytes: a split whose lanes it runs, or a whole plan; and the options of its runs.
+
+    Settings that differ between machines are left out: consumers on all of them send the same, and so share workers.
+
+    Raises:
+        PlanError: Something in it does not pickle.
+    """
+    try:
+        return pack((work, replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)))
+    except Exception as error:
+        sent = f"{_fault(work)}RayEngine sends the plan to workers"
+        raise unportable(sent, "a function", error) from error
+
+
+def _fault(work: Node) -> str:
+    for node in post_order(work):
+        try:
+            pack(replace(node, inputs=()))
+        except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
+            return f"{node.name}: "
+    return ""
+
+
 class LaneWorker:
     """Runs lanes, each as an ordinary run. An actor with one thread for each lane.
 
     Args:
-        packed: A split whose lanes it runs, or a whole plan; and the options, without budgets. As bytes of `pack`.
+        packed: What it runs, see `packed`.
         num_cores: Cores of this worker.
         careful: Whether it calls functions in processes of their own, so that it outlives a function that ends its process.
     """

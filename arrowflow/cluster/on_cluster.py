@@ -6,17 +6,16 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.cluster.lane_worker import Piece, Request
+from arrowflow.cluster.lane_worker import Piece
 from arrowflow.cluster.parts import Joined
 from arrowflow.cluster.session import Asked, Session
 from arrowflow.errors import PlanError
-from arrowflow.executor.processes.wire import pack, unpack_error, unportable
+from arrowflow.executor.processes.wire import unpack_error
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
@@ -43,12 +42,10 @@ class OnCluster(SplitByRank):
     """The batches of `split_by_rank`, of lanes in the workers of a cluster. See `SplitByRank`.
 
     Attributes:
-        engine: The user's request.
         session: The workers; of each bound plan its own.
     """
 
-    engine: RayEngine = field(compare=False)
-    session: Session | None = field(default=None, compare=False, repr=False)
+    session: Session = field(compare=False, repr=False)
 
     @classmethod
     def of_plan(cls, plan: Node, engine: RayEngine) -> Node:
@@ -63,23 +60,22 @@ class OnCluster(SplitByRank):
             raise PlanError("RayEngine: split_by_rank tells the number of lanes; leave lanes= out here")
 
         def change(node: Node) -> Node:
-            return cls(**node.settings(), engine=engine) if isinstance(node, SplitByRank) else node
+            return cls(**node.settings(), session=Session(engine)) if isinstance(node, SplitByRank) else node
 
         return rewritten(plan, change)
 
     def describe(self) -> str:
-        return f"{SplitByRank.describe(self)} on {self.engine}"
+        return f"{SplitByRank.describe(self)} on {self.session.engine}"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Moves down as `split_by_rank` does, with workers of its own."""
-        return SplitByRank.bind(dataclasses.replace(self, session=Session(self.engine)), inputs, context)
+        own = dataclasses.replace(self, session=Session(self.session.engine))
+        return SplitByRank.bind(own, inputs, context)
 
     def let_go(self) -> None:
-        if self.session is not None:
-            self.session.let_go()
+        self.session.let_go()
 
     def _share(self, obstacle: Obstacle | None) -> ShareOfBatches:
-        assert self.session is not None
         return ShareOnCluster(
             process=self.process, because=obstacle, coordinator=self.coordinator, session=self.session
         )
@@ -92,12 +88,11 @@ class OnCluster(SplitByRank):
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
         """The lanes, as they come from the workers."""
-        assert self.session is not None
         # A worker gets the same lanes without a cluster. All ranks send the same, so that they find each other's workers.
         work = SplitByRank(**self.settings() | {"process": Rank(0, 1, 1), "coordinator": None})
         schema = self.lane_plan(self.own_lanes[0]).schema
-        remote = partial(RemoteLane, own=self.own_lanes, session=self.session, schema=schema)
-        return tuple(remote(number=number).on(work) for number in self.own_lanes)
+        lane = RemoteLane(number=0, own=self.own_lanes, session=self.session, schema=schema).on(work)
+        return tuple(dataclasses.replace(lane, number=number) for number in self.own_lanes)
 
     def steps(self) -> Steps:
         """See `SplitByRank`; names the operator that a plan with an engine need not have."""
@@ -207,20 +202,15 @@ class RemoteKernel(SourceKernel):
 
     def read(self, task: Task) -> Iterator[Made]:
         """Yields what the lane's worker sends, and goes on in another worker where one dies."""
-        session, context = self._node.session, self._context
-        position = task.payload
+        node, context, position = self._node, self._context, task.payload
+        session, lane = node.session, node.number
         asked: Asked | None = None
-
-        def ask(before: Asked | None) -> Asked:
-            records = context.spans is not None
-            return session.ask(Request(self._node.number, context.epoch, position, records), before)
-
         try:
-            self._connect()
+            session.connect(node.inputs[0], node.own, self._options)
             joined = Joined(session.kept)
             if not session.await_workers(context):
                 return
-            asked = ask(None)
+            asked = session.ask(lane, position, None, context)
             while asked is not None:
                 began = context.now()
                 piece = session.take(asked, context)
@@ -228,8 +218,7 @@ class RemoteKernel(SourceKernel):
                     if not context.wait(0.0):
                         return
                     context.retried("a worker of the cluster died")
-                    session.close(asked)  # Ray may have lost a piece, and not the worker
-                    asked = ask(None)
+                    asked = session.ask(lane, position, asked, context)
                     continue
                 self._tell(asked, piece, context.now() - began)
                 if asked.is_first:  # a batch of which the run before sent only parts comes anew
@@ -240,7 +229,7 @@ class RemoteKernel(SourceKernel):
                 if batches:
                     position = batches[-1][1]
                 # The next piece is made while the executor takes this one.
-                asked = None if ends else ask(asked)
+                asked = None if ends else session.ask(lane, position, asked, context)
                 batches.reverse()
                 while batches:
                     batch, after = batches.pop()
@@ -249,14 +238,11 @@ class RemoteKernel(SourceKernel):
                 if error is not None:
                     raise unpack_error(error)
         finally:
-            try:
-                session.close(asked)
-            finally:
-                session.leave()
+            session.leave(asked)
 
     def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
         """Hands on what a piece tells of the worker's side of the run."""
-        context, session, remote = self._context, self._node.session, asked.remote
+        context, remote = self._context, asked.remote
         assert remote.ready is not None
         node, process, _ = remote.ready
         context.elsewhere.add(
@@ -272,44 +258,6 @@ class RemoteKernel(SourceKernel):
         )
         for operator, place, found in piece.bad_rows:
             context.elsewhere.leave_out(operator, (asked.request.lane, place), found)
-        context.elsewhere.move(session.moves())
         if piece.spans and context.spans is not None:
             place = f"worker {remote.number} on {node} (process {process}), lane {asked.request.lane}"
             context.spans.merge(piece.spans, place, remote.ahead_seconds)
-
-    def _connect(self) -> None:
-        node, options = self._node, self._options
-        (work,), memory = node.inputs, node.session.engine.memory_per_worker
-        ram_budget = memory if isinstance(memory, int) else options.ram_budget
-        # Settings that differ between machines are left out: consumers on all of them send the same, and so share workers.
-        same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
-        operators = (each for each in post_order(work) if isinstance(each, Operator))
-        node.session.connect(
-            lambda: packed(work, same),
-            lanes=(isinstance(work, InLanes) and work.own_lanes) or range(1),
-            own=node.own,
-            functions=[each.title for each in operators if each.functions()],
-            ram_budget=ram_budget,
-        )
-
-
-def packed(work: Node, options: ResolvedOptions) -> bytes:
-    """Returns what a worker gets, as bytes.
-
-    Raises:
-        PlanError: Something in it does not pickle.
-    """
-    try:
-        return pack((work, options))
-    except Exception as error:
-        sent = f"{_fault(work)}RayEngine sends the plan to workers"
-        raise unportable(sent, "a function", error) from error
-
-
-def _fault(work: Node) -> str:
-    for node in post_order(work):
-        try:
-            pack(dataclasses.replace(node, inputs=()))
-        except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
-            return f"{node.name}: "
-    return ""

@@ -9,20 +9,25 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.cluster.lane_worker import LaneWorker, Piece, Ready, Request
+from arrowflow.cluster.lane_worker import LaneWorker, Piece, Ready, Request, packed
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.room import asked, lack
 from arrowflow.cluster.scaling import Scaling, dealt
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.executor import lasting
 from arrowflow.kernels.context import Context
+from arrowflow.kernels.operator import Operator
+from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.optional import optional
-from arrowflow.options import AUTOTUNE
+from arrowflow.options import AUTOTUNE, ResolvedOptions
+from arrowflow.plan.node import Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.walk import post_order
 
 MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other before its second piece; one less if no lane had a piece at all. The first
@@ -108,24 +113,15 @@ class Session:
 
     # ------------------------------------------------------------------ workers
 
-    def connect(
-        self,
-        pack: Callable[[], bytes],
-        *,
-        lanes: Sequence[int],
-        own: Sequence[int],
-        functions: Sequence[str],
-        ram_budget: int,
-    ) -> None:
+    def connect(self, work: Node, own: Sequence[int], options: ResolvedOptions) -> None:
         """Connects to the cluster and begins to start workers. Each lane calls this before its run, the first one does it.
 
         Args:
-            pack: Returns what all workers get, as bytes.
-            lanes: The lanes of all consumers. Those in the same job of Ray share a number of workers that the user gave, and
-                find them by name. With `AUTOTUNE` each has workers of its own.
-            own: Those of this consumer.
-            functions: The operators that call functions of the user, for errors.
-            ram_budget: Byte budget of a worker.
+            work: What all workers get: a split with the lanes of all consumers, or a whole plan. Consumers in the same job
+                of Ray share a number of workers that the user gave, and find them by name. With `AUTOTUNE` each has
+                workers of its own.
+            own: The lanes of this consumer.
+            options: The options of its run.
         """
         with self._lock:
             self._lanes_open += 1
@@ -135,47 +131,50 @@ class Session:
             if self._workers and not self._is_lost and job == self._job:
                 return
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
-            packed, engine = pack(), self.engine
+            engine, sent = self.engine, packed(work, options)
             if job is None:
                 # Ray's processes end with the thread that starts them. On another thread than the main one Ray also leaves
                 # the handler of SIGTERM alone, and warns of it.
                 quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
                 lasting(lambda: ray.init(engine.address, **quiet))
             alive = [node for node in ray.nodes() if node["Alive"]]
+            lanes = work.own_lanes if isinstance(work, SplitByRank) else range(1)
             tunes, consumers = engine.workers == AUTOTUNE, len(lanes) // len(own)
-            self._lanes, self._functions, self._ram_budget = own if tunes else lanes, functions, ram_budget
+            self._lanes = own if tunes else lanes
             self._asks, most = asked(engine, alive, len(self._lanes), consumers if tunes else 1)
+            self._ram_budget = self._asks.get("memory", options.ram_budget)
+            operators = (each for each in post_order(work) if isinstance(each, Operator))
+            self._functions = [each.title for each in operators if each.functions()]
             self._job = ray.get_runtime_context().get_job_id()
-            digest = hashlib.blake2b(packed, digest_size=8).hexdigest()
+            digest = hashlib.blake2b(sent, digest_size=8).hexdigest()
             self._shared_name = None if tunes or consumers == 1 else f"{self._job}-{digest}"
             # All pieces meet on the consumer's node, which may be any one.
             stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
-            share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
+            share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, self._ram_budget)
             self._most_bytes = max(1, share // 2 // len(lanes))
             self.kept = Kept(share // 2 // consumers)
-            self._packed = ray.put(packed)
+            self._packed = ray.put(sent)
             if tunes:
                 self._scaling = Scaling(most, len(own), self._asks["CPU"])
             self._workers = []
             self.resize(1 if tunes else min(engine.workers, len(lanes)))
 
-    def leave(self) -> None:
-        """A run of a lane is over."""
+    def leave(self, asked: Asked | None) -> None:
+        """Ends a lane's last run in a worker, as its kernel is over. Waits for nothing."""
         with self._lock:
             self._lanes_open -= 1
-            self._go()
+            if self._goes:
+                self.let_go()
+        self.close(asked)
 
     def let_go(self) -> None:
         """Ends the workers as soon as no run of a lane uses them. A later run starts others."""
         with self._lock:
             self._goes = True
-            self._go()
-
-    def _go(self) -> None:
-        if self._goes and not self._lanes_open:
-            # Ray ends an actor that no handle refers to, after its calls.
-            self._workers, self._coming, self._places = [], None, {}
-            self._packed = None
+            if not self._lanes_open:
+                # Ray ends an actor that no handle refers to, after its calls.
+                self._workers, self._coming, self._places = [], None, {}
+                self._packed = None
 
     def _started(self, number: int, *, careful: bool = False) -> Remote:
         """Begins to start a worker; a careful one outlives functions that end their process."""
@@ -184,17 +183,17 @@ class Session:
         if place is None:
             near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
             place = near(ray.get_runtime_context().get_node_id(), soft=True)
-        shared: dict[str, Any] = {}
-        if self._shared_name is not None:  # other consumers find it, or this one finds theirs
-            name = f"{self._shared_name}-{number}"
-            shared = {"name": name, "namespace": "arrowflow", "get_if_exists": True}
+        # By its name other consumers find it, or this one finds theirs.
+        name = None if self._shared_name is None else f"{self._shared_name}-{number}"
         actor = ray.remote(LaneWorker).options(
             num_cpus=cores,
             memory=self._asks.get("memory"),
             max_concurrency=len(self._lanes) + SPARE_CALLS,
             max_restarts=0,
             scheduling_strategy=place,
-            **shared,
+            name=name,
+            namespace="arrowflow",
+            get_if_exists=name is not None,
         )
         handle = actor.remote(self._packed, cores, careful)
         return Remote(number, handle, handle.ready.remote())
@@ -244,9 +243,8 @@ class Session:
             PlanError: A worker does not see a file of the consumer's disk.
             WorkerError: Workers do not start, or die again and again.
         """
-        while starting := [remote for remote in tuple(self._workers) if remote.ready is None]:
-            found = self._answer(starting[0], starting[0].starting, None, context)
-            if found is None and not context.wait(0.0):
+        while remote := next((each for each in tuple(self._workers) if each.ready is None), None):
+            if self._answer(remote, remote.starting, None, context) is None and not context.wait(0.0):
                 return False
         return True
 
@@ -290,23 +288,22 @@ class Session:
         remote.ready = ready
         return True
 
-    def ask(self, request: Request, before: Asked | None) -> Asked:
-        """Asks for the next piece of a lane; in a new run, closing the one before, where the lane moves or begins.
+    def ask(self, lane: int, position: Position, before: Asked | None, context: Context) -> Asked:
+        """Asks for the next piece of a lane, from a position on. `before` is its latest request, if there is a run of it.
 
-        It also begins anew where its worker got more lanes, and so less memory for each. `before` is the lane's latest
-        request, if there is a run of it; all but the lane and its place follows from that and the session.
+        A lane that begins or moves gets a new run, and the run before is closed. So does a lane whose worker got more lanes,
+        and so less memory for each.
         """
-        remote, share = self.worker_of(request.lane), self.share_bytes
-        is_first = before is None or before.remote is not remote or before.request.ram_budget > share
-        if before is None or is_first:
-            self.close(before)
-            run = os.urandom(8).hex()
-            # The loop waits for the first rows.
-            request = request._replace(run=run, ram_budget=share, num_bytes=1, most_bytes=self._most_bytes)
+        remote, share, num_bytes = self.worker_of(lane), self.share_bytes, min(PIECE_BYTES, self._most_bytes)
+        if before is not None and before.remote is remote and before.request.ram_budget <= share:
+            run, share = before.request.run, before.request.ram_budget
         else:
-            known = before.request._replace(num_bytes=min(PIECE_BYTES, self._most_bytes))
-            request = known._replace(position=request.position, records=request.records)
-        return Asked(remote, request, remote.handle.pull.remote(request), is_first)
+            self.close(before)  # also where its worker is lost: Ray may have lost a piece, and not the worker
+            before, run = None, os.urandom(8).hex()
+            num_bytes = 1  # the loop waits for the first rows
+        records = context.spans is not None
+        request = Request(lane, context.epoch, position, records, run, share, num_bytes, self._most_bytes)
+        return Asked(remote, request, remote.handle.pull.remote(request), before is None)
 
     def close(self, asked: Asked | None) -> None:
         """Ends a run of a lane. Waits for nothing."""
@@ -333,6 +330,7 @@ class Session:
             if self._scaling is not None:
                 self._scaling.waited += context.now() - began
                 self._look(self._scaling, context.now())
+                context.elsewhere.move(self._scaling.reasons)
         return piece
 
     def _look(self, scaling: Scaling, now: float) -> None:
@@ -388,7 +386,3 @@ class Session:
             if not context.wait(0.0):
                 return False
         return False
-
-    def moves(self) -> list[str]:
-        """Returns why workers came and went."""
-        return [] if self._scaling is None else self._scaling.reasons

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import threading
 from collections.abc import Iterable
@@ -17,8 +16,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.cluster.lane_worker import KEPT_NAMES, LaneWorker, Piece, Request
-from arrowflow.cluster.on_cluster import packed
+from arrowflow.cluster.lane_worker import KEPT_NAMES, LaneWorker, Piece, Request, packed
 from arrowflow.cluster.parts import Joined, Kept
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.workers import cores
@@ -40,7 +38,7 @@ def worker_of(dataset: af.Dataset) -> LaneWorker:
     planned: Any = dataset.with_engine(af.RayEngine(workers=1, cpus_per_worker=1))._ready()
     plan = planned.optimised
     lane, *_ = getattr(plan, "planned_inputs", plan.inputs) or (plan,)  # a whole plan is one lane
-    return LaneWorker(packed(lane.inputs[0], dataclasses.replace(planned.options, ram_budget=64 << 20)), 1)
+    return LaneWorker(packed(lane.inputs[0], planned.options), 1)
 
 
 def taken(worker: LaneWorker, told: Elsewhere, lane: int, position: Any, most: int) -> tuple[Any, bool, int]:

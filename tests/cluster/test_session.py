@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any, cast
 
@@ -82,7 +83,7 @@ def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.Mo
     assert len(session._workers) == 2, "what was before it came does not count"
     session._look(scaling, 6.0)
     assert session._workers == [only] and set(session._places.values()) == {0}
-    assert session.moves()[-1].startswith("2 -> 1 workers: 2 brought 0.")
+    assert scaling.reasons[-1].startswith("2 -> 1 workers: 2 brought 0.")
 
 
 @pytest.mark.parametrize(
@@ -101,10 +102,16 @@ def test_a_run_goes_on_without_a_worker_that_does_not_come(
         session._look(scaling, now)
         assert set(session._places.values()) == {0}, "no lane waits for it"
     assert session._coming is None
-    assert session.moves()[-1] == f"2 -> 1 workers: worker 1 {why}"
+    assert scaling.reasons[-1] == f"2 -> 1 workers: worker 1 {why}"
     session._workers[0].cpu_seconds, scaling.waited = 30.0, 80.0
     session._look(scaling, 128.0)
     assert session._coming is None, "it is not tried again"
+
+
+def connect(session: Session, lanes: int, own: range) -> None:
+    """Connects a consumer of some lanes of a plan."""
+    planned: Any = af.range(1 << 10).batch(lanes).split_by_rank(0, 1, lanes=lanes)._ready()
+    session.connect(planned.optimised, own, dataclasses.replace(planned.options, ram_budget=1 << 30))
 
 
 def cluster_of(cpus: int, job: str = "01") -> Any:
@@ -126,7 +133,7 @@ def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.Monkey
     for rank in range(8):
         session = Session(af.RayEngine(workers=8, cpus_per_worker=1))
         own = range(2 * rank, 2 * rank + 2)
-        session.connect(lambda: b"", lanes=range(16), own=own, functions=(), ram_budget=1 << 30)
+        connect(session, 16, own)
         assert session.share_bytes == 1 << 29
         found += [session.worker_of(lane).number for lane in own]
     assert sorted(found) == sorted([*range(8)] * 2)
@@ -136,7 +143,7 @@ def test_ranks_have_workers_of_their_own_where_each_says_how_many(monkeypatch: p
     monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(12))
     session = Session(af.RayEngine())
-    session.connect(lambda: b"", lanes=range(16), own=range(4, 8), functions=(), ram_budget=1 << 30)
+    connect(session, 16, range(4, 8))
     assert session._shared_name is None and session._asks == {"CPU": 3}, "one for each of four ranks fits"
     assert session._places == dict.fromkeys(range(4, 8), 0)
     assert session.share_bytes == 1 << 28
@@ -150,7 +157,7 @@ def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> 
             "arrowflow.cluster.session.optional", lambda *_, job=job, **__: cluster_of(64, job)
         )
         session = Session(af.RayEngine(workers=1, cpus_per_worker=1))
-        session.connect(lambda: b"the plan", lanes=range(16), own=range(2), functions=(), ram_budget=1 << 30)
+        connect(session, 16, range(2))
         names.append(session._shared_name)
     assert names[0] == names[2] != names[1]
 
@@ -159,23 +166,19 @@ def test_workers_stay_as_long_as_a_lane_uses_them(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(64))
     session = Session(af.RayEngine(workers=2, cpus_per_worker=1))
-
-    def connect() -> None:
-        session.connect(lambda: b"", lanes=range(4), own=range(4), functions=(), ram_budget=1 << 30)
-
-    connect()
+    connect(session, 4, range(4))
     first = session.worker_of(0)
-    session.leave()
+    session.leave(None)
     assert session.worker_of(0) is first, "they stay for the next epoch"
-    connect()
-    connect()
+    connect(session, 4, range(4))
+    connect(session, 4, range(4))
     session.let_go()
-    session.leave()
+    session.leave(None)
     assert session.worker_of(0) is first, "another lane runs"
-    session.leave()
+    session.leave(None)
     assert session._workers == []
-    connect()
-    session.leave()
+    connect(session, 4, range(4))
+    session.leave(None)
     assert session.worker_of(0) is not first and len(session._workers) == 2
     session.let_go()
     assert session._workers == []
@@ -244,7 +247,10 @@ def test_a_worker_is_careful_where_one_has_just_taken_the_place_of_another(
     for lane in (0, 2):
         session.take(
             Asked(
-                session.worker_of(lane), Request(lane, 0, None), Piece([], lane == 0, None, 0.0), lane == 0
+                session.worker_of(lane),
+                Request(lane, 0, None),
+                Piece([], lane == 0, None, 0.0),
+                lane == 0,
             ),
             context,
         )
@@ -313,14 +319,15 @@ def test_a_lane_begins_anew_where_its_share_of_memory_shrinks() -> None:
     session._ray, session._ram_budget, session._lanes = Ray(), 1 << 30, (0, 1)
     session._workers = [Remote(0, worker, HERE, HERE), Remote(1, other, HERE, HERE)]
     session._places = {0: 0, 1: 1}
-    request = Request(0, 3, ("a position",))
-    first = session.ask(request, None)
-    again = session.ask(request, first)
+    context: Any = types.SimpleNamespace(epoch=3, spans=None)
+    first = session.ask(0, ("a position",), None, context)
+    assert first.request[:4] == (0, 3, ("a position",), False)
+    again = session.ask(0, ("a position",), first, context)
     assert (
         again.request == first.request._replace(num_bytes=PIECE_BYTES) and again.request.ram_budget == 1 << 30
     )
     session.resize(1)
-    last = session.ask(request, again)
+    last = session.ask(0, ("a position",), again, context)
     assert last.request == first.request._replace(run=last.request.run, ram_budget=1 << 29) != first.request
     assert (first.is_first, again.is_first, last.is_first) == (True, False, True)
     assert worker.calls[1:] == [
@@ -338,7 +345,7 @@ def test_after_a_shutdown_of_ray_a_wait_raises_and_a_run_starts_anew(monkeypatch
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster)
 
     def connected() -> Remote:
-        session.connect(lambda: b"", lanes=range(2), own=range(2), functions=(), ram_budget=1 << 30)
+        connect(session, 2, range(2))
         return session.worker_of(0)
 
     first = connected()
