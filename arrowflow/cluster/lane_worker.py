@@ -29,7 +29,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.positions import check_position
 from arrowflow.physical.totals import since
-from arrowflow.physical.tuning import StageKey, StageLimits, StageStatistics
+from arrowflow.physical.tuning import StageKey, StageLimits, StageStatistics, WorkerStatistics
 from arrowflow.plan.file_source import FileSource
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
@@ -74,9 +74,9 @@ class Piece(NamedTuple):
         parts: Record batches, or parts of one.
         ended: Whether the lane has no more rows.
         error: The error that ended the lane after the batches, as bytes of `pack_error`.
+        work: The worker's work for the run since the piece before, without the time that the consumer waits for it.
         cpu_seconds: CPU time of the worker's process until now.
         sent_at: The time, by the worker's clock.
-        stages: The work of the run's stages since the piece before.
         bad_rows: Bad rows that were left out since the piece before: the operator, their place, and how many.
         spans: The calls since the piece before, by the worker's clock.
     """
@@ -84,21 +84,11 @@ class Piece(NamedTuple):
     parts: list[BatchPart]
     ended: bool
     error: tuple[bytes, ...] | None
-    cpu_seconds: float
+    work: WorkerStatistics
+    cpu_seconds: float = 0.0
     sent_at: float = 0.0
-    stages: tuple[StageStatistics, ...] = ()
     bad_rows: tuple[tuple[str, Any, LeftOut], ...] = ()
     spans: Sequence[Any] = ()
-
-    @property
-    def rows(self) -> int:
-        """Rows of the batches that end in it."""
-        return sum(part.rows for part in self.parts)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of its rows."""
-        return sum(part.num_bytes for part in self.parts)
 
 
 class Ready(NamedTuple):
@@ -116,8 +106,7 @@ class _Run:
     engine: Engine
     parts: Iterator[BatchPart]
     waiting: BatchPart | None = None  # the part that had no room in the latest piece
-    # Its stages as the latest piece told of them.
-    told: dict[StageKey, StageStatistics] = field(default_factory=dict)
+    told: dict[StageKey, StageStatistics] = field(default_factory=dict)  # its stages, by the latest piece
 
     def next_part(self) -> BatchPart | None:
         """Returns the next part of a batch; None at the end."""
@@ -131,7 +120,7 @@ class _Run:
         self.told = {stage.key: stage for stage in found}
         bad_rows = tuple(noted.popleft() for _ in range(len(noted))) if noted else ()
         spans = () if timeline is None else timeline.take()
-        return piece._replace(stages=stages, bad_rows=bad_rows, spans=spans)
+        return piece._replace(work=replace(piece.work, stages=stages), bad_rows=bad_rows, spans=spans)
 
 
 def _parts(engine: Engine, most_bytes: int) -> Iterator[BatchPart]:
@@ -209,34 +198,35 @@ class LaneWorker:
     def pull(self, request: Request) -> Piece:
         """Returns the next record batches of a run of a lane, which begins with the first request."""
         parts: list[BatchPart] = []
-        size, began = 0, self._clock.now()
+        size, until = 0, self._clock.now() + PIECE_SECONDS
         error, current, ended = None, None, False
+        node, process = socket.gethostname(), os.getpid()
         try:
             current = self._runs.get(request.run)
             if current is None:
                 current = self._runs[request.run] = self._open(request)
                 # `close` tells first and looks then, so one of the two sees the other.
-                if request.run in self._closed:
-                    self.close(request.run)
-                    return Piece(parts, True, None, self._clock.process_cpu())
+                ended = request.run in self._closed
             if request.records and current.engine.timeline is None:
                 current.engine.timeline = Timeline()
-            while size < request.num_bytes and (not parts or self._clock.now() - began < PIECE_SECONDS):
+            while not ended and size < request.num_bytes and (not parts or self._clock.now() < until):
                 part = current.next_part()
                 if part is None:
                     ended = True
-                    break
-                if parts and size + part.num_bytes > request.most_bytes:
+                elif parts and size + part.num_bytes > request.most_bytes:
                     current.waiting = part
                     break
-                parts.append(part)
-                size += part.num_bytes
+                else:
+                    parts.append(part)
+                    size += part.num_bytes
         except Exception as raised:  # noqa: BLE001  (the consumer raises it)
-            raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
+            raised.add_note(f"on the node {node}, in the worker of process {process}")
             error = pack_error(raised)
         if ended or error is not None:
             self.close(request.run)
-        piece = Piece(parts, ended, error, self._clock.process_cpu(), self._clock.now())
+        rows = sum(part.rows for part in parts)
+        work = WorkerStatistics(node=node, process=process, pieces=1, rows=rows, bytes=size)
+        piece = Piece(parts, ended, error, work, self._clock.process_cpu(), self._clock.now())
         return piece if current is None else current.told_by(piece)
 
     def close(self, name: str) -> None:
@@ -255,10 +245,9 @@ class LaneWorker:
                 if isinstance(plan, SplitByRank):
                     plan = plan.lane_plan(request.lane)
                 chain = plan_chain(plan, options)
-                lane = Prepared(
+                lane = self._plans[request.lane] = Prepared(
                     bound=plan, optimised=plan, applied=(), chain=chain, options=options, found=self._found
                 )
-                self._plans[request.lane] = lane
         lane = replace(lane, options=options)
         check_position(lane.chain, request.position, ordered=True)
         engine = run.start(lane, request.epoch, request.position, self._clock, None, keeps=True)

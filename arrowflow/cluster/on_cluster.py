@@ -27,7 +27,6 @@ from arrowflow.ops.ranks.steps import Steps
 from arrowflow.ops.ranks.whole import ShareOfBatches
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
-from arrowflow.physical.tuning import WorkerStatistics
 from arrowflow.plan.lane import InLanes, Obstacle
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.position import Position
@@ -242,22 +241,10 @@ class RemoteKernel(SourceKernel):
 
     def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
         """Hands on what a piece tells of the worker's side of the run."""
-        context, remote = self._context, asked.remote
-        assert remote.ready is not None
-        node, process, _ = remote.ready
-        context.elsewhere.add(
-            WorkerStatistics(
-                node=node,
-                process=process,
-                pieces=1,
-                rows=piece.rows,
-                bytes=piece.num_bytes,
-                waited_seconds=waited_seconds,
-                stages=piece.stages,
-            )
-        )
+        context, lane, remote, work = self._context, self._node.number, asked.remote, piece.work
+        context.elsewhere.add(dataclasses.replace(work, waited_seconds=waited_seconds))
         for operator, place, found in piece.bad_rows:
-            context.elsewhere.leave_out(operator, (asked.request.lane, place), found)
+            context.elsewhere.leave_out(operator, (lane, place), found)
         if piece.spans and context.spans is not None:
-            place = f"worker {remote.number} on {node} (process {process}), lane {asked.request.lane}"
+            place = f"worker {remote.number} on {work.node} (process {work.process}), lane {lane}"
             context.spans.merge(piece.spans, place, remote.ahead_seconds)

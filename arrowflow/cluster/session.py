@@ -326,7 +326,7 @@ class Session:
                 self._deaths.pop(asked.request.lane, None)
             remote.cpu_seconds = piece.cpu_seconds
             remote.ahead_seconds = max(remote.ahead_seconds, piece.sent_at - context.now())
-            remote.rows += piece.rows
+            remote.rows += piece.work.rows
             if self._scaling is not None:
                 self._scaling.waited += context.now() - began
                 self._look(self._scaling, context.now())

@@ -21,7 +21,6 @@ from arrowflow.cluster.parts import Joined, Kept
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.workers import cores
 from arrowflow.observe.timeline import Timeline
-from arrowflow.physical.tuning import WorkerStatistics
 from tests.cluster import bad_rows
 
 pytestmark = pytest.mark.any_version
@@ -49,8 +48,8 @@ def taken(worker: LaneWorker, told: Elsewhere, lane: int, position: Any, most: i
         assert piece.error is None
         for operator, place, found in piece.bad_rows:
             told.leave_out(operator, (lane, place), found)
-        told.add(WorkerStatistics(node="a", process=1, stages=piece.stages))
-        rows += piece.rows
+        told.add(piece.work)
+        rows += piece.work.rows
         position = piece.parts[-1].position if piece.parts else position
         if piece.ended:
             return position, True, rows
@@ -132,10 +131,10 @@ def test_a_piece_has_the_bytes_of_its_rows(behind: bool) -> None:
     batches = [batch for piece in pieces for batch, _ in joined.add(piece.parts)]
     assert pa.Table.from_batches(batches).equals(pa.table(table.slice(0, 4_000)))
     for piece in pieces:
-        assert piece.num_bytes <= 2 * sum(batch.nbytes for batch in batches[: len(piece.parts)])
+        assert piece.work.bytes <= 2 * sum(batch.nbytes for batch in batches[: len(piece.parts)])
         del batches[: len(piece.parts)]
         # Beside the bytes of rows there are the positions, the schema, and what tells of each buffer.
-        assert len(pickle.dumps(piece)) <= piece.num_bytes + 4_096 * (1 + len(piece.parts))
+        assert len(pickle.dumps(piece)) <= piece.work.bytes + 4_096 * (1 + len(piece.parts))
 
 
 def by_operator(left_out: Iterable[tuple[str, LeftOut]]) -> dict[str, LeftOut]:
@@ -159,7 +158,6 @@ def test_bad_rows_count_once_wherever_lanes_go_on(tmp_path: Path, name: str) -> 
         ended = False
         while not ended:
             position, ended, _ = taken(worker, told, lane, position, 1)
-    told.add(WorkerStatistics(node="a", process=1))
     found = told.statistics()
     assert found is not None
     assert by_operator(found.left_out.items()) == expected

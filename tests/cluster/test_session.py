@@ -14,6 +14,7 @@ from arrowflow.cluster.scaling import Scaling, dealt
 from arrowflow.cluster.session import MAX_DEATHS, PIECE_BYTES, Asked, Remote, Session
 from arrowflow.errors import PlanError, WorkerError
 from arrowflow.ops.ranks.rank import found_rank
+from arrowflow.physical.tuning import WorkerStatistics
 
 pytestmark = pytest.mark.any_version
 
@@ -52,6 +53,7 @@ class Ray:
 
 
 HERE = Ready("here", 1, None)
+NO_WORK = WorkerStatistics(node="here", process=1)
 
 
 def tuned(monkeypatch: pytest.MonkeyPatch, coming: Any) -> tuple[Session, Scaling]:
@@ -201,7 +203,7 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         asked = Asked(session.worker_of(lane), Request(lane, 0, None), promise, is_first=is_first)
         return session.take(asked, context)
 
-    piece = Piece([], False, None, 0.0)
+    piece = Piece([], False, None, NO_WORK)
     for _ in range(MAX_DEATHS):
         before = session.worker_of(0)
         assert take(0, dead) is None
@@ -249,7 +251,7 @@ def test_a_worker_is_careful_where_one_has_just_taken_the_place_of_another(
             Asked(
                 session.worker_of(lane),
                 Request(lane, 0, None),
-                Piece([], lane == 0, None, 0.0),
+                Piece([], lane == 0, None, NO_WORK),
                 lane == 0,
             ),
             context,

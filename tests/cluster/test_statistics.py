@@ -18,6 +18,7 @@ from arrowflow.autotune import bottleneck
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.lane_worker import Piece, Ready, Request
 from arrowflow.cluster.session import Asked, Remote, Session
+from arrowflow.physical.tuning import WorkerStatistics
 from tests.cluster import bad_rows
 from tests.cluster.test_on_cluster import engine, processes_of, rows_of
 from tests.ops.ranks.pipelines import BATCH, of
@@ -92,8 +93,9 @@ def test_clocks_are_compared_by_the_quickest_piece() -> None:
         exceptions=types.SimpleNamespace(RayError=OSError, RayTaskError=OSError),
     )
     context: Any = types.SimpleNamespace(now=lambda: time[0], wait=lambda seconds: True)
+    work = WorkerStatistics(node="a", process=1)
     for way in (0.2, 0.01, 1.0):
-        piece = Piece([], False, None, 0.0, sent_at=1000.0 + time[0])
+        piece = Piece([], False, None, work, sent_at=1000.0 + time[0])
         time[0] += way
         assert session.take(Asked(remote, Request(0, 0, None), piece), context) == piece
     assert remote.ahead_seconds == pytest.approx(1000.0 - 0.01)
