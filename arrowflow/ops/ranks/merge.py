@@ -7,8 +7,9 @@ gathered in one call. Positions are those that `shuffle` would have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,13 @@ class Window:
         """Returns the number that each of its rows has in the window."""
         return permutation(self.parts.num_rows, self.key)[self.start : self.start + self.num_rows]
 
-    def rows(self) -> pa.RecordBatch:
-        """Returns its rows, gathered."""
-        return gathered(join(self.parts.chunks), self.places())
-
 
 class WindowCutter(CuttingKernel):
     """Cuts the rows of one lane into windows, in place of the operator that it ends in."""
 
     def __init__(self, shuffle: Shuffle, epoch: int) -> None:
         super().__init__(shuffle.size)
-        self._shuffle = shuffle
-        self._epoch = epoch
+        self._key = partial(shuffle.window_key, epoch)
 
     @property
     def held(self) -> Held:
@@ -76,8 +72,7 @@ class WindowCutter(CuttingKernel):
 
     def _cut(self, rows: int) -> Item:
         item = super()._cut(rows)
-        key = self._shuffle.window_key(self._epoch, item.origin.split)
-        return item._replace(chunk=Window(item.chunk, key, 0, rows))
+        return item._replace(chunk=Window(item.chunk, self._key(item.origin.split), 0, rows))
 
 
 @dataclass(slots=True)
@@ -108,101 +103,90 @@ class MergeKernel(GatherKernel):
     The column `mask`, if there is one, is false for repeats.
     """
 
-    def __init__(self, step_rows: int, mask: str | None, recycler: Recycler, *, of_windows: bool) -> None:
+    def __init__(self, step_rows: int, mask: str | None, recycler: Recycler) -> None:
         self._step_rows = step_rows
-        self._of_windows = of_windows
         self._mask = mask
         self._recycler = recycler
 
     def gather(self, chunk: LaneRows, origin: Origin) -> pa.RecordBatch:
-        real = np.ones(chunk.num_rows, np.bool_)
-        if min(chunk.counts) < chunk.rows:
-            merged, real = self._filled(chunk)
-        elif self._of_windows:
-            merged = merged_windows(chunk.chunks, min(self._step_rows, chunk.rows), self._recycler)
-        else:
-            merged = self._merged(chunk)
-        return merged if self._mask is None else masked(merged, self._mask, real)
+        merged = self._merged(chunk)
+        if self._mask is None:
+            return merged
+        real = np.arange(chunk.rows) < np.array(chunk.counts)[:, np.newaxis]
+        return masked(merged, self._mask, real.ravel())
 
     def limit(self, chunk: LaneRows) -> tuple[str, str, str]:
         return f"{chunk.num_rows:,} rows of all lanes cannot be joined", "them", "use a smaller batch_size"
 
     def _merged(self, part: LaneRows) -> pa.RecordBatch:
-        lanes, step = len(part.chunks), min(self._step_rows, part.rows)
         chunks = [chunk for some in part.chunks for chunk in some]
-        if lanes == 1:
+        if isinstance(chunks[0], Window) or min(part.counts) < part.rows:
+            return self._gathered(part)
+        if len(part.chunks) == 1:
             return join(chunks)
         schema = chunks[0].schema
         columns: dict[str, pa.Array] = {}
         for index, field in enumerate(schema):
-            if width_of(field.type) is not None and (addresses := addresses_of(chunks, index)) is not None:
-                columns[field.name] = self._copied(field.type, part, addresses, step)
+            width = width_of(field.type)
+            if width is not None and (addresses := addresses_of(chunks, index)) is not None:
+                copied = self._copied(width, part, iter(addresses))
+                columns[field.name] = array_of(field.type, part.num_rows, copied)
         rest = [name for name in schema.names if name not in columns]
         if rest:
-            numbers = np.arange(part.num_rows, dtype=np.int64).reshape(lanes, -1, step)
-            order = np.ascontiguousarray(numbers.transpose(1, 0, 2)).ravel()
-            taken = gathered(join([chunk.select(rest) for chunk in chunks]), order)
+            others = [[chunk.select(rest) for chunk in some] for some in part.chunks]
+            taken = self._gathered(replace(part, chunks=others))
             columns.update(zip(rest, taken.columns, strict=True))
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
-    def _copied(self, type: pa.DataType, part: LaneRows, addresses: Sequence[int], step: int) -> pa.Array:
-        """Returns a column of fixed width without nulls: runs of `step` rows are copied to where they belong."""
-        width = width_of(type)
-        assert width is not None
+    def _copied(self, width: int, part: LaneRows, addresses: Iterator[int]) -> pa.Buffer:
+        """Returns a column of fixed width without nulls: runs of `step_rows` rows are copied to where they belong."""
         buffer = self._recycler.allocate(part.num_rows * width)
-        lanes = len(part.chunks)
-        out = np.frombuffer(buffer, np.uint8).reshape(-1, lanes, step, width)
-        found = iter(addresses)
+        steps = self._steps(part, np.frombuffer(buffer, np.uint8).reshape(-1, width))
         for lane, chunks in enumerate(part.chunks):
             at = 0
             for count in (chunk.num_rows for chunk in chunks):
-                values = np.frombuffer(pa.foreign_buffer(next(found), count * width), np.uint8)
-                copy_rows(out[:, lane], values.reshape(count, width), at)
+                values = np.frombuffer(pa.foreign_buffer(next(addresses), count * width), np.uint8)
+                copy_rows(steps[:, lane], values.reshape(count, width), at)
                 at += count
-        return array_of(type, part.num_rows, buffer)
+        return buffer
 
-    def _filled(self, part: LaneRows) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-        """Returns one step in which some lanes are filled up by repeats, and which rows are real."""
-        chunks = [chunk.rows() if self._of_windows else chunk for some in part.chunks for chunk in some]
-        counts = np.array(part.counts)[:, np.newaxis]
-        lasts = np.maximum(counts, 1)
-        places = np.arange(part.rows)
-        order = np.cumsum(lasts)[:, np.newaxis] - lasts + np.minimum(places, lasts - 1)
-        return gathered(join(chunks), order.ravel()), (places < counts).ravel()
+    def _gathered(self, part: LaneRows) -> pa.RecordBatch:
+        """Returns the rows of a part by the number of each, counted over all chunks."""
+        chunks: list[pa.RecordBatch] = []
+        order = np.empty(part.num_rows, np.uint32)
+        start = 0
+        for lane, steps in enumerate(self._steps(part, order).swapaxes(0, 1)):
+            at = 0
+            for chunk in part.chunks[lane]:
+                if isinstance(chunk, Window):
+                    parts, places = chunk.parts, chunk.places()
+                else:
+                    parts, places = Parts([chunk], chunk.num_rows), np.arange(chunk.num_rows, dtype=np.uint32)
+                places += np.uint32(start)
+                copy_rows(steps, places, at)
+                chunks += parts.chunks
+                start += parts.num_rows
+                at += chunk.num_rows
+            if at < part.rows:  # a part with repeats is one step
+                steps[0, at:] = steps[0, at - 1]
+        if start == len(order) and min(part.counts) == part.rows:  # each row of the chunks once
+            return reordered(chunks, order, self._recycler)
+        return gathered(join(chunks), order)
 
-
-def merged_windows(lanes: Sequence[Sequence[Window]], step_rows: int, recycler: Recycler) -> pa.RecordBatch:
-    """Returns the rows of all lanes, equally many of each: at each step `step_rows` of each lane, lane after lane."""
-    chunks: list[pa.RecordBatch] = []
-    rows = sum(window.num_rows for window in lanes[0])
-    order = np.empty(len(lanes) * rows, np.uint32)
-    steps = order.reshape(-1, len(lanes), step_rows)
-    start = 0
-    for lane, windows in enumerate(lanes):
-        at = 0
-        for window in windows:
-            places = window.places()
-            places += np.uint32(start)
-            copy_rows(steps[:, lane], places, at)
-            chunks += window.parts.chunks
-            start += window.parts.num_rows
-            at += window.num_rows
-    if len(order) == start:
-        return reordered(chunks, order, recycler)
-    return gathered(join(chunks), order)
+    def _steps(self, part: LaneRows, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns the rows of a part by step, by lane, and by place in both."""
+        return rows.reshape(-1, len(part.chunks), min(self._step_rows, part.rows), *rows.shape[1:])
 
 
 def copy_rows(out: npt.NDArray[Any], rows: npt.NDArray[Any], at: int) -> None:
-    """Copies rows into the steps of a lane, from row `at` of the lane on."""
+    """Copies rows into the steps of a lane, from row `at` of the lane on: steps that are whole in one call."""
     step = out.shape[1]
-    turn, place = divmod(at, step)
-    head = min(len(rows), step - place) if place else 0
-    if head:
-        out[turn, place : place + head] = rows[:head]
-        turn += 1
-    whole = (len(rows) - head) // step
-    stop = head + whole * step
-    if whole:
-        out[turn : turn + whole] = rows[head:stop].reshape(whole, *out.shape[1:])
-    if stop < len(rows):
-        out[turn + whole, : len(rows) - stop] = rows[stop:]
+    while len(rows):
+        turn, place = divmod(at, step)
+        whole = 0 if place else len(rows) // step
+        count = whole * step or min(len(rows), step - place)
+        if whole:
+            out[turn : turn + whole] = rows[:count].reshape(whole, *out.shape[1:])
+        else:
+            out[turn, place : place + count] = rows[:count]
+        rows, at = rows[count:], at + count

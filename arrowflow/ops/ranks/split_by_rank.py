@@ -335,7 +335,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         merge = KernelSpec(
             operator=self.name,
             kind="stateless",
-            make=lambda context: MergeKernel(steps.size, batch.mask, recycler, of_windows=bool(shuffles)),
+            make=lambda context: MergeKernel(steps.size, batch.mask, recycler),
             random=bool(shuffles),
             engine="numpy+arrow",
             # One part is copied while another is consumed; a part has one step at least, and a window.
