@@ -19,7 +19,7 @@ makes does not depend on the number of processes. They come in turn where an ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -63,11 +63,10 @@ class LanesBoundary(BoundaryKernel):
 
     def __post_init__(self) -> None:
         self._epoch = 0
-        # Of lanes that were opened; None where one has ended.
-        self._streams: dict[int, StreamHandle | None] = {}
+        self._streams: dict[int, StreamHandle] = {}  # of lanes that were opened
         self._starts: list[Position] = [None] * len(self.lanes)
 
-    def _stream(self, index: int) -> StreamHandle | None:
+    def _stream(self, index: int) -> StreamHandle:
         """Returns the stream of a lane, which it opens with all others."""
         if index not in self._streams:
             alone = self.collects and not self._streams
@@ -104,17 +103,16 @@ class LanesKernel(LanesBoundary):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._cutters: list[WindowCutter] = []
-        self._window_rows = max((shuffle.size for shuffle in self.shuffles), default=0)
-        # Whether windows end with steps. Then parts end with windows: a window in two parts would be joined twice.
-        self._is_aligned = bool(self.shuffles) and not self._window_rows % self.steps.size
         self._held = [Held() for _ in self.lanes]
         # Whether the first row that is held of a lane was put out before: the lane may have to repeat it.
         self._again = [False] * len(self.lanes)
-        # Lanes whose error comes after the steps that are complete without it.
-        self._failed: dict[int, StreamHandle] = {}
+        self._ended: set[int] = set()
+        self._failed: set[int] = set()  # lanes whose error comes after the steps that are complete without it
         self._done = 0  # rows of each lane that were put out
-        self._part_steps = self._least_steps = max(1, -(-self._window_rows // self.steps.size))
-        self._number = 0
+        window_rows = max((shuffle.size for shuffle in self.shuffles), default=0)
+        self._part_steps = self._least_steps = max(1, -(-window_rows // self.steps.size))
+        # Where windows end with steps, parts end with windows: a window in two parts would be joined twice.
+        self._multiple = 1 if window_rows % self.steps.size else self._least_steps
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores the place in each lane; `next_input` opens the streams."""
@@ -150,23 +148,17 @@ class LanesKernel(LanesBoundary):
         if self.done:
             return None
         if self._failed and not self._most_rows():
-            return self._failed[min(index for index in self._failed if self._left(index) < self.steps.size)]
+            return self._stream(min(each for each in self._failed if self._left(each) < self.steps.size))
         lacking = self._lacking()
-        if lacking is None:
-            return next(filter(None, self._streams.values()), None)  # to tell whether there is a step at all
-        return self._stream(lacking)
-
-    def _goes_on(self, index: int) -> bool:
-        """Whether more rows of a lane may come."""
-        return index not in self._streams or self._streams[index] is not None
+        if lacking is None:  # any lane that goes on, to tell whether there is a step at all
+            lacking = next((index for index in self._streams if index not in self._ended), None)
+        return None if lacking is None else self._stream(lacking)
 
     def _lacking(self) -> int | None:
         """Returns the first lane that lacks rows of the next part, or the row that it repeats."""
-        need = self._most_rows()
-        for index in range(len(self.lanes)):
-            if need and self._left(index) < need and self._goes_on(index) and index not in self._failed:
-                return index
-        return None
+        need, over = self._most_rows(), self._ended | self._failed
+        short = (index for index in range(len(self.lanes)) if need and self._left(index) < need)
+        return next((index for index in short if index not in over), None)
 
     def held(self) -> list[Held]:
         return [*self._held, *(cutter.held for cutter in self._cutters)]
@@ -181,34 +173,31 @@ class LanesKernel(LanesBoundary):
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         index = self._index_of(stream)
-        for found in self._cutters[index].push(item) if self._cutters else (item,):
-            self._held[index].add(found)
-        return self._parts()
+        return self._parts(index, self._cutters[index].push(item) if self._cutters else (item,))
 
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
         """Puts out what the lanes can make now without the lane that has ended."""
         index = self._index_of(stream)
-        self._streams[index] = None
-        for found in self._cutters[index].finish() if self._cutters else ():
-            self._held[index].add(found)
-        return self._parts()
+        self._ended.add(index)
+        return self._parts(index, self._cutters[index].finish() if self._cutters else ())
 
     def failed(self, stream: StreamHandle) -> Iterator[Item]:
         """Puts out the steps that are complete without the rest of the lane; then the lane is wanted again."""
-        self._failed[self._index_of(stream)] = stream
-        return self._parts()
+        index = self._index_of(stream)
+        self._failed.add(index)
+        return self._parts(index, ())
 
     # ------------------------------------------------------------------ parts
 
-    def _parts(self) -> Iterator[Item]:
-        """Yields parts for as long as all lanes have their rows, or have ended."""
+    def _parts(self, index: int, items: Iterable[Item]) -> Iterator[Item]:
+        """Keeps rows of a lane, and yields parts for as long as all lanes have their rows, or have ended."""
+        for item in items:
+            self._held[index].add(item)
         while not self.done and self._lacking() is None:
             rows = self._next_rows()
-            if self._failed and not rows:
-                return
             if rows:
                 yield self._put(rows)
-            elif not self._done and not self._is_empty():
+            elif self._failed or not (self._done or self._is_empty()):
                 return
             self.done = not rows or self._done == self.steps.most
 
@@ -223,14 +212,13 @@ class LanesKernel(LanesBoundary):
             raise no_step(
                 f"a lane has ended with fewer than {self.steps.size:,} rows, and others have {rows:,}"
             )
-        return not any(map(self._goes_on, range(len(self.lanes))))
+        return len(self._ended) == len(self.lanes)
 
     def _most_rows(self) -> int:
         """Returns the rows of each lane in the next part, if no lane ends."""
         size, most, filled = self.steps.size, self.steps.most, self.steps.filled_from
-        rows = self._part_steps * size
-        if self._is_aligned:
-            rows -= self._done % self._window_rows  # after a resume within a window
+        # Fewer after a resume within a window.
+        rows = self._part_steps * size - self._done % (self._multiple * size)
         if self._failed:
             rows = min(rows, *(self._left(index) for index in self._failed)) // size * size
         if filled is not None and self._done < filled:
@@ -257,13 +245,13 @@ class LanesKernel(LanesBoundary):
         num_bytes = sum(chunk.nbytes for some, _ in taken for chunk in some)
         part = LaneRows([some for some, _ in taken], counts, rows, num_bytes)
         tickets: tuple[Ticket, ...] = tuple(ticket for _, some in taken for ticket in some)
-        self._grow(part.num_rows, num_bytes)
-        rests = [cutter.held for cutter in self._cutters] or self._held
-        for rest in rests:
-            if rest.rows < self._most_rows():
-                rest.compact()  # the next chunk may come only while this one is still there
-        number, self._number = self._number, self._number + 1
-        return Item(part, self._position(), tickets, Origin(number))
+        fitting = self.width.rows_in(self.part_bytes, num_bytes, part.num_rows) // len(self.lanes)
+        steps = max(self._least_steps, min(fitting // self.steps.size, GROWTH * self._part_steps))
+        self._part_steps = steps - steps % self._multiple
+        for held in () if self._cutters else self._held:  # a cutter does so itself
+            if held.rows < self._most_rows():
+                held.compact()  # the next chunk may come only while this one is still there
+        return Item(part, self._position(), tickets, Origin(self._done))
 
     def _pop(self, index: int, rows: int) -> tuple[list[pa.RecordBatch], list[Ticket]]:
         """Takes rows of a lane; if it has none, the row that it repeats."""
@@ -272,14 +260,6 @@ class LanesKernel(LanesBoundary):
             held.pop(1)
         self._again[index] = self._done == self.steps.repeats_from
         return held.pop(max(1, rows), keeps_last=self._again[index])
-
-    def _grow(self, rows: int, num_bytes: int) -> None:
-        """Sets the steps of the next part."""
-        fitting = self.width.rows_in(self.part_bytes, num_bytes, rows) // (self.steps.size * len(self.lanes))
-        steps = max(self._least_steps, min(fitting, GROWTH * self._part_steps))
-        if self._is_aligned:
-            steps -= steps % self._least_steps
-        self._part_steps = steps
 
     def _position(self) -> Position:
         places = zip(self.lanes, self._held, self._again, strict=True)
@@ -300,7 +280,7 @@ class TurnsKernel(LanesBoundary):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._marks = [LaneMark(lane, None, 0) for lane in self.lanes]  # their offsets count batches
-        self._parts: list[Item] = []
+        self._turn: list[Item] = []
         self._number = 0
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -334,21 +314,17 @@ class TurnsKernel(LanesBoundary):
         if self._is_over():
             raise no_step("a lane has ended before its first batch, and others have one")
         self._marks[index] = mark._replace(offset=mark.offset + 1)
-        if not self.joins:
-            yield self._made(item)
-            return
-        self._parts.append(item)
-        if len(self._parts) == len(self.lanes):
-            parts, self._parts = self._parts, []
-            chunks = [part.chunk for part in parts]
-            rows = Parts(chunks, sum(chunk.num_rows for chunk in chunks))
-            yield self._made(item._replace(chunk=rows, ticket=tuple(part.ticket for part in parts)))
-
-    def _made(self, item: Item) -> Item:
-        number, self._number = self._number, self._number + 1
+        if self.joins:
+            self._turn.append(item)
+            if len(self._turn) < len(self.lanes):
+                return
+            chunks, tickets = [each.chunk for each in self._turn], tuple(each.ticket for each in self._turn)
+            item = item._replace(chunk=Parts(chunks, sum(chunk.num_rows for chunk in chunks)), ticket=tickets)
+            self._turn.clear()
+        self._number += 1
         position = LanesPosition(self._number, tuple(self._marks)).position()
-        return item._replace(position=position, origin=Origin(number))
+        yield item._replace(position=position, origin=Origin(self._number - 1))
 
     def ended(self, stream: StreamHandle) -> None:
         index = self._index_of(stream)
-        self._streams[index], self._marks[index] = None, self._marks[index]._replace(spent=True)
+        self._marks[index] = self._marks[index]._replace(spent=True)
