@@ -111,14 +111,13 @@ class AgreedSteps(RowOperator):
         return {}
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        most_bytes = options.ram_budget // HELD_IN_BUDGET
         agrees = "agrees with the other ranks where to end"
         does = agrees if self.ends else "compares its epoch with the other ranks"
         return (
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: AgreedStepsKernel(self.coordinator, most_bytes, ends=self.ends),
+                make=lambda context: AgreedStepsKernel(self, options.ram_budget // HELD_IN_BUDGET),
                 splits=self.ends,
                 has_position=False,
                 facts=lambda: (f"{does}, by {self.coordinator}",),
@@ -129,10 +128,9 @@ class AgreedSteps(RowOperator):
 class AgreedStepsKernel(SerialKernel):
     """Holds batches back until all ranks have them; or passes them on, and compares epochs before the second one."""
 
-    def __init__(self, coordinator: Coordinator, most_bytes: int, *, ends: bool) -> None:
-        self._coordinator = coordinator
+    def __init__(self, node: AgreedSteps, most_bytes: int) -> None:
+        self._node = node
         self._most_bytes = most_bytes
-        self._ends = ends
         self._epoch = 0
         self._number = 0  # of the next step, in this run where only epochs are compared
         self._wanted = 1
@@ -141,14 +139,14 @@ class AgreedStepsKernel(SerialKernel):
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores the number of steps; all ranks resume at the same one."""
-        lanes = lanes_in(settled(position)) if self._ends else None
+        lanes = lanes_in(settled(position)) if self._node.ends else None
         self._epoch, self._number = epoch, 0 if lanes is None else lanes.step
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
         if not item.chunk.num_rows:  # the start of the lanes
             yield item
-        elif self._ends:
+        elif self._node.ends:
             self._held.append(item)
             self._num_bytes += item.chunk.nbytes
             while len(self._held) >= self._wanted or (self._held and self._num_bytes > self._most_bytes):
@@ -161,7 +159,7 @@ class AgreedStepsKernel(SerialKernel):
             yield item
 
     def finish(self) -> Iterator[Item]:
-        while self._ends and not self.done:
+        while self._node.ends and not self.done:
             yield from self._agreed()
 
     def _agreed(self) -> Iterator[Item]:
@@ -187,7 +185,7 @@ class AgreedStepsKernel(SerialKernel):
         """
         place = (self._epoch << 32) + self._number
         try:
-            least, most, fewest, longest = self._coordinator.all_min([place, -place, steps, -steps])
+            least, most, fewest, longest = self._node.coordinator.all_min([place, -place, steps, -steps])
         except Exception as error:
             raise RankError(
                 f"the ranks could not agree after step {self._number:,} ({said(error)}): another rank failed, ended, or did not "

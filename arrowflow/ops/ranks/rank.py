@@ -51,8 +51,7 @@ def found_rank(rank: int | None, world_size: int | None) -> Rank:
         rank, world_size = next(_told())
     size = check_size("split_by_rank", "world_size", world_size)
     number = check_size("split_by_rank", "rank", rank, least=0, most=size - 1)
-    local = _number("LOCAL_WORLD_SIZE")
-    return Rank(number, size, max(1, min(local or 1, size)))
+    return Rank(number, size, max(1, min(_number("LOCAL_WORLD_SIZE") or 1, size)))
 
 
 def _told() -> Iterator[tuple[int, int]]:

@@ -13,17 +13,17 @@ padded for the rows that a process delivers, to the same result. In parts, three
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from arrowflow.errors import PlanError, StateError, shown
 from arrowflow.kernels.cutting import CutPosition
+from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.batches.batch import Batch, JoinKernel
+from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.cache.cache import dealt_caches
 from arrowflow.ops.combine.concatenate import Concatenate
 from arrowflow.ops.order.shuffle import Shuffle
@@ -109,18 +109,14 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
                 f"split_by_rank: equal_steps is 'drop' or None, got {shown(equal_steps)}; to fill up the last batch write "
                 "batch(…, pad_remainder=True)"
             )
+        agree = coordinator_of(coordinator, found.world_size)
         return cls(
-            inputs=(below,),
-            process=found,
-            how=how,
-            lanes=lanes,
-            equal_steps=equal_steps,
-            coordinator=coordinator_of(coordinator, found.world_size),
+            inputs=(below,), process=found, how=how, lanes=lanes, equal_steps=equal_steps, coordinator=agree
         )
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments of a node like it, also of one that runs its lanes in another way."""
-        return {each.name: getattr(self, each.name) for each in dataclasses.fields(SplitByRank) if each.init}
+        return {each.name: getattr(self, each.name) for each in fields(SplitByRank) if each.init}
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns what all ranks have in common."""
@@ -148,10 +144,10 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         plan = push_row_ranges(inputs[0])
         lanes: int | Obstacle | None = None
         if self.how != "whole":
-            given = self.how == "parts"
-            lanes = lanes_of_plan(plan, self.lanes, self.process.world_size, small_windows=given)
+            wanted = self.how == "parts"
+            lanes = lanes_of_plan(plan, self.lanes, self.process.world_size, small_windows=wanted)
         if isinstance(lanes, int):
-            return dataclasses.replace(self, how="parts", lanes=lanes)._before(plan)
+            return replace(self, how="parts", lanes=lanes)._before(plan)
         if self.how == "parts":
             raise PlanError(
                 f'split_by_rank: how="parts" would change what the plan means: {lanes}; leave how= out, and each process '
@@ -172,7 +168,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         split = self.on(node)
         if self.coordinator is None or self.equal_steps is not None or split._rows_to_deal is not None:
             return split
-        return dataclasses.replace(split, equal_steps="drop")
+        return replace(split, equal_steps="drop")
 
     @property
     def _batch(self) -> Batch | None:
@@ -267,7 +263,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         (below,), rows = plan.inputs, self._rows_to_deal
         if isinstance(rows, int):
             below = FirstRows(count=rows // (self.lanes or 1)).on(below)
-        return dataclasses.replace(plan, drop_remainder=plan.drop_remainder or self._drops).on(below)
+        return replace(plan, drop_remainder=plan.drop_remainder or self._drops).on(below)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         steps = self.steps()
@@ -279,9 +275,8 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         steps = self.steps()
         if steps.most is None:
             return None
-        if self._batch is None:
-            return steps.most if self._joins else steps.most * len(self.own_lanes)
-        return steps.most // steps.size if steps.drops else -(-steps.most // steps.size)
+        number = steps.most // steps.size if steps.drops else -(-steps.most // steps.size)
+        return number if self._joins else number * len(self.own_lanes)
 
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
         """Returns nothing: remainders rotate, so rows that only a run counts are other ones in each epoch."""
@@ -307,12 +302,46 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         steps, batch, lanes, shuffles = self.steps(), self._batch, self.own_lanes, self._shuffles
+        kernel: Callable[..., BoundaryKernel]
+        after: tuple[KernelSpec, ...] = ()
+        if batch is None:
+            kernel = partial(TurnsKernel, joins=self._joins)
+            if self._joins:
+                _, join = Batch(size=1, joins=True).lower(options)
+                after = (replace(join, operator=self.name, facts=lambda: ("join the batches of the lanes",)),)
+        else:
+            part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
+            recycler, width = Recycler(options.ram_budget), row_width(batch.inputs[0].schema)
+            window_rows = max((shuffle.size for shuffle in shuffles), default=0)
+            kernel = partial(
+                LanesKernel,
+                drop_remainder=batch.drop_remainder,
+                width=width,
+                part_bytes=part_bytes,
+                behind=lambda lane, rows, epoch: position_behind(self.lane_plan(lane), rows, epoch),
+                shuffles=shuffles,
+            )
+            merge = KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: MergeKernel(steps.size, batch.mask, recycler),
+                random=bool(shuffles),
+                engine="numpy+arrow",
+                # One part is copied while another is consumed; a part has one step at least, and a window.
+                floor_bytes=2 * max(steps.size, window_rows) * len(lanes) * width.num_bytes,
+                facts=lambda: (
+                    f"permute windows of {window_rows:,} rows of each lane, and gather them into their batches"
+                    if shuffles
+                    else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
+                ),
+            )
+            after = (merge, *Batch(size=steps.size * len(lanes)).lower(options))
         collects = any(node.traits.collects for node in post_order(self.inputs[0]))
         facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
         boundary = KernelSpec(
             operator=self.name,
             kind="boundary",
-            make=partial(TurnsKernel, lanes=lanes, steps=steps, joins=self._joins, collects=collects),
+            make=partial(kernel, lanes=lanes, steps=steps, collects=collects),
             position=Shape(LanesPosition, inputs=lambda at: _inputs(at, lanes, windows=bool(shuffles))),
             runs_last=(Shuffle.name,) if shuffles else (),
             pins_order=True,
@@ -320,45 +349,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             alike=True,
             facts=lambda: facts,
         )
-        if batch is None:
-            join = KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: JoinKernel(),
-                engine="arrow",
-                facts=lambda: ("join the batches of the lanes",),
-            )
-            return (boundary, join) if self._joins else (boundary,)
-        part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
-        recycler, width = Recycler(options.ram_budget), row_width(batch.inputs[0].schema)
-        window_rows = max((shuffle.size for shuffle in shuffles), default=0)
-        merge = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: MergeKernel(steps.size, batch.mask, recycler),
-            random=bool(shuffles),
-            engine="numpy+arrow",
-            # One part is copied while another is consumed; a part has one step at least, and a window.
-            floor_bytes=2 * max(steps.size, window_rows) * len(lanes) * width.num_bytes,
-            facts=lambda: (
-                f"permute windows of {window_rows:,} rows of each lane, and gather them into their batches"
-                if shuffles
-                else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
-            ),
-        )
-        make = partial(
-            LanesKernel,
-            lanes=lanes,
-            steps=steps,
-            drop_remainder=batch.drop_remainder,
-            width=width,
-            part_bytes=part_bytes,
-            behind=lambda lane, rows, epoch: position_behind(self.lane_plan(lane), rows, epoch),
-            shuffles=shuffles,
-            collects=collects,
-        )
-        boundary = dataclasses.replace(boundary, make=make)
-        return (boundary, merge, *Batch(size=steps.size * len(lanes)).lower(options))
+        return (boundary, *after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

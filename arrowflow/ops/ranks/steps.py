@@ -55,16 +55,15 @@ def uncounted(ways: Sequence[str], *, agrees: bool) -> PlanError:
     """
     if agrees:
         effect = "the lanes in which the plan runs may end at different steps"
-        more = "; more than one process also needs coordinator=)"
+        more = "; more than one process also needs coordinator="
     else:
         effect = "the processes could end at different steps and wait for each other for ever"
         group = "a process group of torch.distributed, or an object with all_min(numbers)"
-        more = f") together with coordinator= ({group})"
-    known = ['how="whole" (each process runs the whole plan)', *ways]
+        more = f") together with coordinator= ({group}"
     return PlanError(
         "split_by_rank: how many rows reach its batches is only known when they have come, so that "
-        f"{effect}; write one of these: {'; '.join(known)}; "
-        f'equal_steps="drop" (the epoch ends with the first lane that ends{more}'
+        f'{effect}; write one of these: how="whole" (each process runs the whole plan); '
+        f'{"".join(f"{way}; " for way in ways)}equal_steps="drop" (the epoch ends with the first lane that ends{more})'
     )
 
 
@@ -72,16 +71,17 @@ def ways_to_count(plan: Node) -> tuple[str, ...]:
     """Returns the ways to tell before a run how many rows reach the batches after a plan, if only a run tells it now."""
     nodes = list(post_order(plan))
     unknown = [node for node in nodes if node.count_rows((1_000,) * len(node.inputs)) is None]
-    if unknown and all(isinstance(node, Map) and not node.keeps_rows for node in unknown):
+    if not unknown:
+        return ()
+    if all(isinstance(node, Map) and not node.keeps_rows for node in unknown):
         return ("map(…, keeps_rows=True), if the function keeps the number of rows",)
-    counted = nodes[: nodes.index(unknown[-1]) + 1] if unknown else []
-    if any(len(node.inputs) > 1 for node in nodes) or not counted or not isinstance(counted[0], Read):
+    last = unknown[-1]
+    source, *others = nodes[: nodes.index(last) + 1]
+    by_rows = (
+        each.traits.one_to_one or each.traits.drops_rows or isinstance(each, FilterBy) for each in others
+    )
+    if not isinstance(source, Read) or any(len(node.inputs) > 1 for node in nodes) or not all(by_rows):
         return ()
-    if not all(
-        node.traits.one_to_one or node.traits.drops_rows or isinstance(node, FilterBy) for node in counted[1:]
-    ):
-        return ()
-    last = counted[-1]
     name = last.operators_merged()[-1] if isinstance(last, ColumnOperator) else last.name
     return (
         f".assert_cardinality(af.count_rows(dataset)) right after {name} (`dataset` is all up to there, counted once)",

@@ -122,17 +122,15 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
         facts = [f"each process runs the whole plan and takes {taken}: {self.why}"]
         before = self.inputs[0]
         if before.batched and before.traits.opaque and before.traits.local:
-            advice = (
-                "is called for all rows: with keeps_rows=True and no seed, for those of the process alone"
-            )
-            facts.append(f"{before.call()} {advice}")
+            advice = "with keeps_rows=True and no seed, for those of the process alone"
+            facts.append(f"{before.call()} is called for all rows: {advice}")
         if self.because is not None and self.process.world_size > 1:
             _LOGGER.warning("split_by_rank: %s", "; ".join(facts))
         return (
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: ShareKernel(self.process, cuts=self.cuts),
+                make=lambda context: ShareKernel(self),
                 has_position=False,
                 facts=lambda: tuple(facts),
             ),
@@ -152,11 +150,10 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
     """
     plan, world_size = in_order(plan), share.process.world_size
     cuts = fold(plan, _is_of_batches)
-    above: list[Node] = []
-    while _treats_batches(plan, cuts):
-        above.append(plan)
+    moved: list[Node] = []
+    while _treats_parts(plan, cuts):
+        moved.append(plan)
         (plan,) = plan.inputs
-    below: list[Node] = []
     if isinstance(plan, Batch):
         if plan.size < world_size:
             raise PlanError(
@@ -164,18 +161,18 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
                 f"multiple of {world_size}"
             )
         (rows,) = plan.inputs
-        while plan.mask is None and _treats_rows(rows):
-            below.append(rows)
+        while plan.mask is None and rows.traits.one_to_one and _treats_parts(rows, cuts):
+            moved.append(rows)
             (rows,) = rows.inputs
         plan = plan.on(rows)
     plan = dataclasses.replace(share, cuts=cuts).on(plan)
-    for node in reversed([*above, *below]):
+    for node in reversed(moved):
         plan = node.on(plan)
     return plan
 
 
-def _treats_batches(node: Node, cuts: bool) -> bool:
-    """Whether an operator after the batches gives of some rows of a batch what it gives of them among all.
+def _treats_parts(node: Node, cuts: bool) -> bool:
+    """Whether an operator gives of some rows of a batch what it gives of them among all.
 
     A function that may leave rows out could leave none to one rank, which then made fewer steps. Random numbers are
     those of a whole batch. Rounds of whole batches go on in the next repetition.
@@ -186,13 +183,6 @@ def _treats_batches(node: Node, cuts: bool) -> bool:
     if traits.opaque:
         return traits.local and node.count_rows((1,)) == 1 and node.arguments().get("seed") is None
     return traits.one_to_one or (traits.counts_alone and (cuts or not isinstance(node, Repeat)))
-
-
-def _treats_rows(node: Node) -> bool:
-    """Whether an operator before `batch` treats each row for itself, so that it can do so after `batch`, too."""
-    traits = node.traits
-    alone = traits.one_to_one and len(node.inputs) == 1
-    return alone and (not traits.opaque or (traits.local and node.arguments().get("seed") is None))
 
 
 def _is_of_batches(node: Node, inputs: Sequence[bool]) -> bool:
@@ -206,9 +196,8 @@ class ShareKernel(SerialKernel):
     A batch that has not a row for each rank is left out by all of them, and so is an incomplete round.
     """
 
-    def __init__(self, process: Rank, *, cuts: bool) -> None:
-        self._process = process
-        self._cuts = cuts
+    def __init__(self, node: ShareOfBatches) -> None:
+        self._node = node
         self._began = False  # a step was delivered in this epoch
         self._left = 0  # rows of batches that were left out; or the batches of a round so far
         self._own: Item | None = None  # of the round
@@ -218,10 +207,10 @@ class ShareKernel(SerialKernel):
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        rows, process = item.chunk.num_rows, self._process
+        rows, process = item.chunk.num_rows, self._node.process
         if process.world_size == 1:
             yield item
-        elif self._cuts:
+        elif self._node.cuts:
             first, before = process.share(rows)
             self._began = self._began or before > 0
             self._left += 0 if before else rows
@@ -236,8 +225,8 @@ class ShareKernel(SerialKernel):
     def finish(self) -> Iterator[Item]:
         """Raises where all that came was left out."""
         if self._left and not self._began:
-            left = f"{self._left:,} {'rows' if self._cuts else 'batches'}"
+            left = f"it has {self._left:,} {'rows' if self._node.cuts else 'batches'}"
             raise no_step(
-                f"it has {left}, which are too few for {self._process.world_size} processes", is_whole=True
+                f"{left}, which are too few for {self._node.process.world_size} processes", is_whole=True
             )
         return iter(())
