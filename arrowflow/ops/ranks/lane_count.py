@@ -88,20 +88,17 @@ def _cut_anew(maker: Node) -> Obstacle | None:
         if node.traits.opaque and node.batched:
             return Obstacle(node.name, f"sees batches that {maker.name} cuts anew")
         if isinstance(node, Batch) and node.mask is not None:
-            return Obstacle(
-                node.name, f"fills up a batch that {maker.name} cuts anew", "fill up the last batches"
-            )
+            why = f"fills up a batch that {maker.name} cuts anew"
+            return Obstacle(node.name, why, "fill up the last batches")
     return None
 
 
 def _filled_by_all(plan: Node) -> Obstacle | None:
     """Returns the obstacle of caches that are shuffled as a whole, but not read first: all lanes would fill them at once."""
-    for child in plan.inputs[1:]:
-        for node in post_order(child):
-            if node.traits.collects and any(each.name == "cache" for each in post_order(node)):
-                return Obstacle(
-                    node.name, "reads a cache that is not the first input", f"put it first in {plan.name}"
-                )
+    for node in (node for child in plan.inputs[1:] for node in post_order(child)):
+        if node.traits.collects and any(each.name == "cache" for each in post_order(node)):
+            advice = f"put it first in {plan.name}"
+            return Obstacle(node.name, "reads a cache that is not the first input", advice)
     return _filled_by_all(plan.inputs[0]) if plan.inputs else None
 
 

@@ -209,9 +209,8 @@ class LanesKernel(LanesBoundary):
         """
         rows = sum(held.rows for held in self._held)
         if rows >= (self.steps.size * len(self.lanes) if self.drop_remainder else 1):
-            raise no_step(
-                f"a lane has ended with fewer than {self.steps.size:,} rows, and others have {rows:,}"
-            )
+            why = f"a lane has ended with fewer than {self.steps.size:,} rows, and others have {rows:,}"
+            raise no_step(why)
         return len(self._ended) == len(self.lanes)
 
     def _most_rows(self) -> int:

@@ -25,16 +25,16 @@ class Rank(NamedTuple):
     world_size: int
     local_world_size: int
 
-    def share(self, count: int) -> tuple[int, int]:
-        """Returns its part of so many rows or lanes, as (first, before); nothing if there is not one for each process.
+    def share(self, count: int) -> range:
+        """Returns the numbers of its rows, or lanes, of so many; nothing if there is not one for each process.
 
         Examples:
             >>> [Rank(number, 3, 1).share(8) for number in range(3)]
-            [(0, 2), (2, 5), (5, 8)]
+            [range(0, 2), range(2, 5), range(5, 8)]
         """
         if count < self.world_size:
-            return 0, 0
-        return self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size
+            return range(0)
+        return range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
 
 
 def found_rank(rank: int | None, world_size: int | None) -> Rank:

@@ -131,7 +131,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
     @property
     def own_lanes(self) -> range:
         """The numbers of the lanes of this rank; none until bound."""
-        return range(*self.process.share(self.lanes or 0))
+        return self.process.share(self.lanes or 0)
 
     @property
     def processes(self) -> int:

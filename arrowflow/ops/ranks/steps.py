@@ -76,11 +76,9 @@ def ways_to_count(plan: Node) -> tuple[str, ...]:
     if all(isinstance(node, Map) and not node.keeps_rows for node in unknown):
         return ("map(…, keeps_rows=True), if the function keeps the number of rows",)
     last = unknown[-1]
-    source, *others = nodes[: nodes.index(last) + 1]
-    by_rows = (
-        each.traits.one_to_one or each.traits.drops_rows or isinstance(each, FilterBy) for each in others
-    )
-    if not isinstance(source, Read) or any(len(node.inputs) > 1 for node in nodes) or not all(by_rows):
+    source, *rest = nodes[: nodes.index(last) + 1]
+    local = (each.traits.one_to_one or each.traits.drops_rows or isinstance(each, FilterBy) for each in rest)
+    if not isinstance(source, Read) or any(len(node.inputs) > 1 for node in nodes) or not all(local):
         return ()
     name = last.operators_merged()[-1] if isinstance(last, ColumnOperator) else last.name
     return (

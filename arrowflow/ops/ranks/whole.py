@@ -85,8 +85,7 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
             return rows
         if size is None:
             return None
-        (first, before), (first_left, before_left) = map(self.process.share, (size, rows % size))
-        return rows // size * (before - first) + before_left - first_left
+        return rows // size * len(self.process.share(size)) + len(self.process.share(rows % size))
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
         """Returns the batches of this rank: those that have a row for each rank, or a part of all of them."""
@@ -211,10 +210,10 @@ class ShareKernel(SerialKernel):
         if process.world_size == 1:
             yield item
         elif self._node.cuts:
-            first, before = process.share(rows)
-            self._began = self._began or before > 0
-            self._left += 0 if before else rows
-            yield item._replace(chunk=item.chunk.slice(first, before - first))
+            part = process.share(rows)
+            self._began = self._began or bool(part)
+            self._left += 0 if part else rows
+            yield item._replace(chunk=item.chunk.slice(part.start, len(part)))
         elif rows:
             self._own = item if self._left == process.rank else self._own
             self._left += 1
@@ -225,8 +224,7 @@ class ShareKernel(SerialKernel):
     def finish(self) -> Iterator[Item]:
         """Raises where all that came was left out."""
         if self._left and not self._began:
-            left = f"it has {self._left:,} {'rows' if self._node.cuts else 'batches'}"
-            raise no_step(
-                f"{left}, which are too few for {self._node.process.world_size} processes", is_whole=True
-            )
+            left = f"{self._left:,} {'rows' if self._node.cuts else 'batches'}"
+            why = f"it has {left}, which are too few for {self._node.process.world_size} processes"
+            raise no_step(why, is_whole=True)
         return iter(())
