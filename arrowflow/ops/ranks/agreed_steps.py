@@ -80,12 +80,11 @@ class TorchCoordinator(Coordinator):
         return default if self.group is None else "the given process group"
 
     def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
-        import torch
-        from torch import distributed
+        import torch.distributed
 
-        device = torch.device("cuda" if distributed.get_backend(self.group) == "nccl" else "cpu")
+        device = "cuda" if torch.distributed.get_backend(self.group) == "nccl" else "cpu"
         values = torch.tensor(numbers, dtype=torch.int64, device=device)
-        distributed.all_reduce(values, distributed.ReduceOp.MIN, group=self.group)
+        torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MIN, group=self.group)
         return [int(value) for value in values.tolist()]
 
 

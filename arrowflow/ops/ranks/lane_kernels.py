@@ -63,10 +63,10 @@ class LanesBoundary(BoundaryKernel):
 
     def __post_init__(self) -> None:
         self._epoch = 0
-        self._streams: dict[int, StreamHandle] = {}  # of lanes that were opened
+        self._streams: dict[int, StreamHandle | None] = {}  # of opened lanes; None where one has ended
         self._starts: list[Position] = [None] * len(self.lanes)
 
-    def _stream(self, index: int) -> StreamHandle:
+    def _stream(self, index: int) -> StreamHandle | None:
         """Returns the stream of a lane, which it opens with all others."""
         if index not in self._streams:
             alone = self.collects and not self._streams
@@ -106,7 +106,6 @@ class LanesKernel(LanesBoundary):
         self._held = [Held() for _ in self.lanes]
         # Whether the first row that is held of a lane was put out before: the lane may have to repeat it.
         self._again = [False] * len(self.lanes)
-        self._ended: set[int] = set()
         self._failed: set[int] = set()  # lanes whose error comes after the steps that are complete without it
         self._done = 0  # rows of each lane that were put out
         window_rows = max((shuffle.size for shuffle in self.shuffles), default=0)
@@ -150,15 +149,18 @@ class LanesKernel(LanesBoundary):
         if self._failed and not self._most_rows():
             return self._stream(min(each for each in self._failed if self._left(each) < self.steps.size))
         lacking = self._lacking()
-        if lacking is None:  # any lane that goes on, to tell whether there is a step at all
-            lacking = next((index for index in self._streams if index not in self._ended), None)
-        return None if lacking is None else self._stream(lacking)
+        if lacking is None:
+            return next(filter(None, self._streams.values()), None)  # to tell whether there is a step at all
+        return self._stream(lacking)
+
+    def _goes_on(self, index: int) -> bool:
+        """Whether more rows of a lane may come."""
+        return index not in self._failed and (index not in self._streams or self._streams[index] is not None)
 
     def _lacking(self) -> int | None:
         """Returns the first lane that lacks rows of the next part, or the row that it repeats."""
-        need, over = self._most_rows(), self._ended | self._failed
-        short = (index for index in range(len(self.lanes)) if need and self._left(index) < need)
-        return next((index for index in short if index not in over), None)
+        need, lanes = self._most_rows(), filter(self._goes_on, range(len(self.lanes)))
+        return next((index for index in lanes if need and self._left(index) < need), None)
 
     def held(self) -> list[Held]:
         return [*self._held, *(cutter.held for cutter in self._cutters)]
@@ -178,7 +180,7 @@ class LanesKernel(LanesBoundary):
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
         """Puts out what the lanes can make now without the lane that has ended."""
         index = self._index_of(stream)
-        self._ended.add(index)
+        self._streams[index] = None
         return self._parts(index, self._cutters[index].finish() if self._cutters else ())
 
     def failed(self, stream: StreamHandle) -> Iterator[Item]:
@@ -211,7 +213,7 @@ class LanesKernel(LanesBoundary):
         if rows >= (self.steps.size * len(self.lanes) if self.drop_remainder else 1):
             why = f"a lane has ended with fewer than {self.steps.size:,} rows, and others have {rows:,}"
             raise no_step(why)
-        return len(self._ended) == len(self.lanes)
+        return not any(map(self._goes_on, range(len(self.lanes))))
 
     def _most_rows(self) -> int:
         """Returns the rows of each lane in the next part, if no lane ends."""
@@ -326,4 +328,4 @@ class TurnsKernel(LanesBoundary):
 
     def ended(self, stream: StreamHandle) -> None:
         index = self._index_of(stream)
-        self._marks[index] = self._marks[index]._replace(spent=True)
+        self._streams[index], self._marks[index] = None, self._marks[index]._replace(spent=True)

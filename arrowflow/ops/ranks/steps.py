@@ -58,8 +58,7 @@ def uncounted(ways: Sequence[str], *, agrees: bool) -> PlanError:
         more = "; more than one process also needs coordinator="
     else:
         effect = "the processes could end at different steps and wait for each other for ever"
-        group = "a process group of torch.distributed, or an object with all_min(numbers)"
-        more = f") together with coordinator= ({group}"
+        more = ") together with coordinator= (a process group of torch.distributed, or an object with all_min(numbers)"
     return PlanError(
         "split_by_rank: how many rows reach its batches is only known when they have come, so that "
         f'{effect}; write one of these: how="whole" (each process runs the whole plan); '
