@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from arrowflow.errors import DataError
 from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray
 from arrowflow.loaders.export_request import PLAIN, ExportRequest, by_column, requested_exports
-from arrowflow.loaders.numpy import Arrays, ArraysExport, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import Arrays, ArraysExport, map_arrays
 from arrowflow.optional import optional
 
 
@@ -60,12 +60,6 @@ class JaxExport(ArraysExport):
             put = self._jax.device_put(arrays)
             return {name: put[name] for name in arrays}  # JAX sorts names
         return map_arrays(arrays, self._placed)
-
-    def _own(self, name: str, array: NumpyArray) -> NumpyArray:
-        if self._strict and array.ctypes.data % self.alignment:
-            why = f"misaligned: JAX takes memory aligned to {self.alignment} bytes"
-            raise DataError(copy_refusal(name, why))
-        return super()._own(name, array)
 
     def _placed(self, name: str, array: NumpyArray) -> Any:
         try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +16,6 @@ from arrowflow.loaders.export_request import PLAIN, ExportRequest, requested_exp
 
 Arrays = dict[str, Any]
 """Arrays by column; for lists that stay ragged a `Ragged` of two arrays."""
-
-Given = tuple[ColumnExport, Any]
-"""The export of a column, and the column."""
-
-_ALIASED: Final = "shared: a second column, or somebody else, has the memory"
 
 
 class NumpyExport:
@@ -55,7 +50,8 @@ class NumpyExport:
         """
         self._exports = requested_exports(schema, request)
         self.columns = [column for _, column in self._exports]
-        self._by_slice = any(column.by_slice for column in self.columns)
+        self._by_slice = [numbered for numbered in self._exports if numbered[1].by_slice]
+        self._at_once = [numbered for numbered in self._exports if not numbered[1].by_slice]
         self._owned = owned
         self._strict = request.strict_zero_copy
         for column in self.columns:
@@ -63,7 +59,7 @@ class NumpyExport:
                 raise SchemaError(copy_refusal(column.name, column.copied))
 
     def __call__(self, batch: Any) -> Arrays:
-        return self._convert(self._given(batch))
+        return self._convert(batch.columns, self._exports)
 
     def chunk(self, batch: Any) -> Callable[[int, int], Arrays]:
         """Converts a large batch once, to cut batches without common rows out of it.
@@ -71,39 +67,37 @@ class NumpyExport:
         Python objects are made slice by slice. So are columns with nulls or with lists of different length: the error
         belongs to the slice that has them.
         """
-        columns = self._given(batch)
+        columns = batch.columns
         arrays = self._whole(columns)
         if arrays is None:
-            return lambda start, stop: self._convert(self._given(batch.slice(start, stop - start)))
+            return lambda start, stop: self._convert(batch.slice(start, stop - start).columns, self._exports)
         if not self._by_slice:
             items = tuple(arrays.items())
             return lambda start, stop: {name: array[start:stop] for name, array in items}
-        rest = [given for given in columns if given[0].by_slice]
 
         def mixed(start: int, stop: int) -> Arrays:
-            sliced = self._convert((export, column.slice(start, stop - start)) for export, column in rest)
+            rest = {number: columns[number].slice(start, stop - start) for number, _ in self._by_slice}
+            sliced = self._convert(rest, self._by_slice)
             names = (column.name for column in self.columns)
             return {name: sliced[name] if name in sliced else arrays[name][start:stop] for name in names}
 
         return mixed
 
-    def _whole(self, columns: list[Given]) -> Arrays | None:
+    def _whole(self, columns: list[Any]) -> Arrays | None:
         """Returns the arrays of which those of batches are slices; None where some batches have errors instead."""
         try:
-            return self._convert(given for given in columns if not given[0].by_slice)
+            return self._convert(columns, self._at_once)
         except DataError:
             return None
 
-    def _given(self, batch: Any) -> list[Given]:
-        columns = batch.columns
-        return [(export, columns[number]) for number, export in self._exports]
-
-    def _convert(self, columns: Iterable[Given]) -> Arrays:
+    def _convert(self, columns: Any, exports: list[tuple[int, ColumnExport]]) -> Arrays:
+        """Returns the arrays of columns, which `columns` has by number."""
         arrays: Arrays = {}
         views: list[tuple[Any, Any]] = []
         roots = Roots()
         owned = self._owned
-        for export, column in columns:
+        for number, export in exports:
+            column = columns[number]
             buffer, array = _sliced(export, column, roots) if owned and export.flat else export.kernel(column)
             if buffer is None:
                 if self._strict and (array.values if array.__class__ is Ragged else array).size:
@@ -178,11 +172,20 @@ class ArraysExport(NumpyExport):
 
     def _own(self, name: str, array: NumpyArray) -> NumpyArray:
         """Returns an array in memory that nobody else has."""
+        if self._strict and self.alignment and array.ctypes.data % self.alignment:
+            why = f"misaligned: {self.framework} lies in memory aligned to {self.alignment} bytes"
+            raise DataError(copy_refusal(name, why))
         if array.flags.behaved:
             return array
         if self._strict:
-            raise DataError(copy_refusal(name, _ALIASED if array.flags.aligned else "misaligned"))
-        return aligned_copy(array) if self.alignment else array.copy()
+            why = "shared: a second column, or somebody else, has the memory"
+            raise DataError(copy_refusal(name, why if array.flags.aligned else "misaligned"))
+        if not self.alignment or array.dtype.kind == "O":
+            return array.copy()
+        # Arrow's memory is aligned to 64 bytes, which saves frameworks a second copy.
+        copy: NumpyArray = np.ndarray(array.shape, array.dtype, pa.allocate_buffer(array.nbytes))
+        copy[...] = array
+        return copy
 
     def _made(self, arrays: Arrays) -> Any:
         """Returns what the framework makes of arrays; the default, arrays that nobody else has."""
@@ -192,10 +195,8 @@ class ArraysExport(NumpyExport):
 def _sliced(export: ColumnExport, column: Any, roots: Roots) -> Exported:
     """Returns a flat column that lies in a slice of writable memory as a writable view; any other unchanged."""
     buffer = column.buffers()[1]
-    if column.null_count or buffer is None or buffer.is_mutable:
-        return export.kernel(column)
-    root = writable_root(buffer)
-    if root is None:
+    is_slice = not (column.null_count or buffer is None or buffer.is_mutable)
+    if not is_slice or (root := writable_root(buffer)) is None:
         return export.kernel(column)
     address = buffer.address + column.offset * export.dtype.itemsize
     return buffer, roots.array(root, address, len(column), export.dtype)
@@ -207,21 +208,6 @@ def copy_refusal(name: str, reason: str) -> str:
         f"column {name!r} would be copied ({reason}), and strict_zero_copy=True refuses copies; explain(copies=True) "
         "lists them all"
     )
-
-
-def aligned_copy(array: NumpyArray) -> NumpyArray:
-    """Returns a writable copy in memory that is aligned to 64 bytes, which saves frameworks a second copy.
-
-    Examples:
-        >>> import numpy as np
-        >>> aligned_copy(np.arange(3)).ctypes.data % 64
-        0
-    """
-    if array.dtype.kind == "O":
-        return array.copy()
-    copy: NumpyArray = np.ndarray(array.shape, array.dtype, pa.allocate_buffer(array.nbytes))
-    copy[...] = array
-    return copy
 
 
 def map_arrays(arrays: Arrays, make: Callable[[str, NumpyArray], Any]) -> Arrays:

@@ -52,11 +52,10 @@ class TorchExport(ArraysExport):
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest = PLAIN) -> None:
         request = by_column(request, schema, np.dtype(np.float32) if request.dtype == BFLOAT16 else None)
         # Whether a column holds the bits of bfloat16, in binaries of two bytes. An unknown one is refused later.
-        types = {field.name: field.type for field in schema}
         self._bfloats = {
-            name: types.get(name) == pa.binary(2)
-            for name, dtype in request.dtypes.items()
-            if dtype == BFLOAT16
+            field.name: field.type == pa.binary(2)
+            for field in schema
+            if request.dtypes.get(field.name) == BFLOAT16
         }
         carried = {name: np.dtype(np.uint16 if bits else np.float32) for name, bits in self._bfloats.items()}
         request = replace(request, dtypes={**request.dtypes, **carried})
@@ -67,7 +66,7 @@ class TorchExport(ArraysExport):
         self._is_plain = not (self._bfloats or request.lists == "ragged")
 
     def chunk(self, batch: Any) -> Callable[[int, int], dict[str, Any]]:
-        arrays = self._whole(self._given(batch)) if self._is_plain and not self._by_slice else None
+        arrays = self._whole(batch.columns) if self._is_plain and not self._by_slice else None
         if arrays is not None and all(array.flags.behaved for array in arrays.values()):
             # Each slice is a tensor of its own. Views of one tensor would count each other's changes for autograd.
             from_numpy, items = self._from_numpy, tuple(arrays.items())

@@ -15,6 +15,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.interchange.to_numpy import Ragged
+from arrowflow.loaders.numpy import ArraysExport
 from tests.loaders.frameworks import ARRAYS, installed, load
 
 array_loaders = pytest.mark.parametrize("name", installed(ARRAYS))
@@ -249,6 +250,18 @@ def test_explain_says_that_compressed_files_are_decoded(tmp_path: Path) -> None:
     for source, said in (("ipc", False), ("ipc, compressed", True), ("ipc, not mapped", True)):
         lines = SOURCES[source](tmp_path).to_numpy(null={"null": 0}).explain(copies=True)
         assert ("read_ipc: compressed" in lines) == said, source
+
+
+def test_copies_lie_where_a_framework_that_asks_for_alignment_takes_them() -> None:
+    class Aligned(ArraysExport):
+        framework, shared, alignment = "an array", "shared", 64
+
+    batch = pa.RecordBatch.from_pydict({"x": [1, 2, 3], "y": [[1], [2], [3]]})
+    found = Aligned(batch.schema, owned=False)(batch.slice(1))
+    assert [(each.tolist(), each.ctypes.data % 64) for each in found.values()] == [
+        ([2, 3], 0),
+        ([[2], [3]], 0),
+    ]
 
 
 def test_misaligned_memory_is_copied_for_torch() -> None:
