@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from operator import call
 from os import PathLike
 from typing import (
     TYPE_CHECKING,
@@ -50,7 +51,7 @@ from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.tf import TfExport, tf_dataset
 from arrowflow.loaders.torch import TorchExport, torch_dtype
-from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
+from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, device_named
 from arrowflow.observe.diagram import diagram
 from arrowflow.observe.glance import glance
 from arrowflow.observe.guessed_names import OF_DATASET, no_attribute
@@ -2151,7 +2152,7 @@ class Dataset:
         if device.startswith("mps"):
             return loader(partial(MpsExport, device=device), lists, collate, arguments)
         export = partial(CudaExport, device=device)
-        return loader(export, lists, collate, arguments, arrived=Transfer.wait)
+        return loader(export, lists, collate, arguments, arrived=call)
 
     @overload
     def to_torch_dataset(

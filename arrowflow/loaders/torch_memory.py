@@ -16,8 +16,6 @@ Apple's device shares its memory with the CPU: nothing is page-locked, and a bat
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,8 +27,6 @@ from arrowflow.loaders.numpy import Arrays
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.optional import optional
 from arrowflow.options import check_flag
-
-Tensors = dict[str, Any]
 
 
 def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_copy: bool) -> str | None:
@@ -55,16 +51,16 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
         return None
     if strict_zero_copy:
         raise PlanError(f"{operator}: strict_zero_copy=True contradicts pin_memory= and device=, which copy")
-    if found.type == "mps" and pin_memory:
-        raise PlanError(
-            f"{operator}: pin_memory=True is for CUDA; leave it out with device='mps', which shares the CPU's memory"
-        )
-    if found.type == "mps" and not torch.backends.mps.is_available():
-        raise PlanError(
-            f"{operator}: device='mps' needs Metal on a Mac, which PyTorch does not find here; scripts for several kinds "
-            "of machines ask torch.backends.mps.is_available()"
-        )
     if found.type == "mps":
+        if pin_memory:
+            raise PlanError(
+                f"{operator}: pin_memory=True is for CUDA; leave it out with device='mps', which shares the CPU's memory"
+            )
+        if not torch.backends.mps.is_available():
+            raise PlanError(
+                f"{operator}: device='mps' needs Metal on a Mac, which PyTorch does not find here; scripts for several kinds "
+                "of machines ask torch.backends.mps.is_available()"
+            )
         return str(found)
     if not torch.cuda.is_available():
         raise PlanError(
@@ -102,47 +98,31 @@ class PinnedExport(TorchExport):
         return self._torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """A batch on its way to a device.
-
-    Attributes:
-        tensors: The tensors, which no other stream may use yet.
-        event: The event that follows the copies on the copying stream.
-        current_stream: Returns the consumer's stream.
-    """
-
-    tensors: Tensors
-    event: Any
-    current_stream: Callable[[], Any]
-
-    def wait(self) -> Tensors:
-        """Lets the consumer's stream wait for the tensors, and returns them."""
-        stream = self.current_stream()
-        stream.wait_event(self.event)
-        for tensor in self.tensors.values():
-            for part in (tensor.values(), tensor.offsets()) if tensor.is_nested else (tensor,):
-                part.record_stream(stream)
-        return self.tensors
-
-
 class CudaExport(PinnedExport):
-    """Begins to transfer record batches of one schema to a CUDA device."""
+    """Begins to transfer record batches of one schema to a CUDA device, and makes functions that deliver the tensors."""
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest, device: str) -> None:
         """Decides on every column. A name of a device without a number means the current one."""
         super().__init__(schema, owned=owned, request=request)
-        cuda = self._torch.cuda
-        self._device = device if ":" in device else f"{device}:{cuda.current_device()}"
+        self._cuda = self._torch.cuda
+        self._device = device if ":" in device else f"{device}:{self._cuda.current_device()}"
         self._stream = _copy_stream(self._device)
-        self._current_stream = functools.partial(cuda.current_stream, self._device)
 
     def _copied(self, column: ColumnExport) -> str:
         return f"{super()._copied(column)}, and from there to {self._device}"
 
     def _made(self, arrays: Arrays) -> Any:
-        with self._torch.cuda.stream(self._stream):
-            return Transfer(super()._made(arrays), self._stream.record_event(), self._current_stream)
+        with self._cuda.stream(self._stream):
+            return functools.partial(self._delivered, super()._made(arrays), self._stream.record_event())
+
+    def _delivered(self, tensors: dict[str, Any], copied: Any) -> dict[str, Any]:
+        """Lets the consumer's stream wait for the event `copied`. Before, no other stream may use the tensors."""
+        stream = self._cuda.current_stream(self._device)
+        stream.wait_event(copied)
+        for tensor in tensors.values():
+            for part in (tensor.values(), tensor.offsets()) if tensor.is_nested else (tensor,):
+                part.record_stream(stream)
+        return tensors
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         return super()._put(name, array).to(self._device, non_blocking=True)
