@@ -11,11 +11,10 @@ from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from arrowflow import iterator as iteration
 from arrowflow import run
 from arrowflow.delivery import EpochCounter, Progress
 from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, printable, said
-from arrowflow.iterator import Iterator
+from arrowflow.iterator import Iterator, statistics_of
 from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.observe.glance import glance_at_run
 from arrowflow.observe.reported import Reported
@@ -59,8 +58,7 @@ class HandOver(Generic[T]):
     Attributes:
         name: Name of the method that made the loader, for errors.
         collate: The user's function of each batch, or None.
-        arrived: Completes a batch, when it is delivered, that was exported before the one in front of it was delivered; None
-            where batches are exported when they are delivered.
+        arrived: Completes a batch that was exported one ahead, when it is delivered; None where none is ahead.
     """
 
     name: str
@@ -75,6 +73,7 @@ class ExportDelivery(Generic[T]):
 
     def __init__(self, prepared: Prepared, hand_over: HandOver[T]) -> None:
         self.ahead = hand_over.arrived is not None
+        self._collate = None if self.ahead else hand_over.collate  # what is ahead waits for `arrived`
         self._hand_over = hand_over
         self._prepared = prepared
         self._export: Export[T] | None = None
@@ -100,15 +99,15 @@ class ExportDelivery(Generic[T]):
                 "all columns would be copied (chunked: a batch lies in more than one chunk), and "
                 "strict_zero_copy=True refuses copies; take a batch size that divides the rows of chunks"
             ).locate(operator=self._hand_over.name)
-        return self._named(lambda: self._finished(self._export_for(batch.schema)(batch)))
+        return self._named(lambda: _collated(self._export_for(batch.schema)(batch), self._collate))
 
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
         """Converts a chunk once."""
-        found, finished = self._named(lambda: self._export_for(chunk.schema).chunk(chunk)), self._finished
+        found, collate = self._named(lambda: self._export_for(chunk.schema).chunk(chunk)), self._collate
 
         def sliced(start: int, stop: int) -> Any:
             try:  # in line: a million times a second
-                return finished(found(start, stop))
+                return _collated(found(start, stop), collate)
             except ArrowflowError as error:
                 error.locate(operator=self._hand_over.name)
                 raise
@@ -119,21 +118,7 @@ class ExportDelivery(Generic[T]):
         """Completes a batch that was made ahead, so that the user can have it."""
         arrived = self._hand_over.arrived
         assert arrived is not None
-        return self._named(lambda: self._collated(arrived(made)))
-
-    def _finished(self, exported: Any) -> Any:
-        return exported if self.ahead else self._collated(exported)
-
-    def _collated(self, batch: Any) -> Any:
-        collate = self._hand_over.collate
-        if collate is None:
-            return batch
-        try:
-            return collate(batch)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # `StopIteration` among them, which would end the loop without a word
-            raise FunctionError(f"collate: {function_name(collate)} raised {said(error)}") from error
+        return self._named(lambda: _collated(arrived(made), self._hand_over.collate))
 
     def _export_for(self, schema: pa.Schema) -> Export[T]:
         if self._export is None:
@@ -141,6 +126,17 @@ class ExportDelivery(Generic[T]):
             self._export = hand_over.make_export(schema, owned=owned, request=hand_over.request)
             self._prepared.learn_schema(schema)
         return self._export
+
+
+def _collated(batch: Any, collate: Callable[[Any], Any] | None) -> Any:
+    if collate is None:
+        return batch
+    try:
+        return collate(batch)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `StopIteration` among them, which would end the loop without a word
+        raise FunctionError(f"collate: {function_name(collate)} raised {said(error)}") from error
 
 
 class Loader(Reported, Generic[T]):
@@ -167,8 +163,7 @@ class Loader(Reported, Generic[T]):
         return self._run(self._prepared())
 
     def __repr__(self) -> str:
-        iterator = self._iterator()
-        latest = "" if iterator is None else f", latest: {iterator!r}"
+        latest = "" if (iterator := self._iterator()) is None else f", latest: {iterator!r}"
         return f"<Loader of {self._hand_over.name}: epoch {self._counter.begins.epoch} comes next{latest}>"
 
     def _repr_html_(self) -> str:
@@ -245,8 +240,7 @@ class Loader(Reported, Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        iterator = self._iterator()
-        if iterator is not None:
+        if (iterator := self._iterator()) is not None:
             iterator.__exit__(kind, error, trace)
         if self._latest_run is not None:
             self._latest_run.let_go()
@@ -320,11 +314,10 @@ class Loader(Reported, Generic[T]):
 
     def stats(self) -> Statistics:
         """Returns the measurements of the latest iterator; see `Statistics`."""
-        iterator = self._iterator()
-        if iterator is not None:
+        if (iterator := self._iterator()) is not None:
             return iterator.stats()
         prepared = self._latest_run or self._prepared()
-        return iteration.statistics_of(prepared, self._progress or Progress(self._counter.begins.epoch), None)
+        return statistics_of(prepared, self._progress or Progress(self._counter.begins.epoch), None)
 
     def explain(
         self, *, copies: bool = False, verbose: bool = False, what_if: Mapping[str, int] | None = None
@@ -357,6 +350,5 @@ class Loader(Reported, Generic[T]):
         # A strict loader would refuse the copies that this call has to describe.
         request = replace(self._hand_over.request, strict_zero_copy=False)
         export = self._hand_over.make_export(schema, owned=prepared.owns_buffers, request=request)
-        columns = export.explain()
         before = [text for node in post_order(prepared.optimised) for text in node.copies()]
-        return printable("\n".join([*columns, *before]))
+        return printable("\n".join([*export.explain(), *before]))
