@@ -45,11 +45,10 @@ class PolarsExport:
 
     def __init__(self, schema: Any, *, owned: bool = False, request: ExportRequest = PLAIN) -> None:
         """Decides on every column of `schema`; only the columns of the request have an effect here."""
-        columns = request.columns
-        self._columns = None if columns is None else list(columns)
-        if columns is not None:
-            check_known("columns", columns, schema.names)
-            schema = pa.schema([schema.field(name) for name in columns])
+        self._columns = None if request.columns is None else list(request.columns)
+        if self._columns is not None:
+            check_known("columns", self._columns, schema.names)
+            schema = pa.schema([schema.field(name) for name in self._columns])
         for field in schema:
             for part, (refused, remedy) in itertools.product(_parts(field.type), _REFUSED.items()):
                 if str(part).startswith(refused):
@@ -57,9 +56,7 @@ class PolarsExport:
                         f"column {field.name!r} has type {field.type}, which Polars cannot hold; {remedy}"
                     )
         self._schema = schema
-        self._extensions = [
-            i for i, field in enumerate(schema) if isinstance(field.type, pa.BaseExtensionType)
-        ]
+        self._extensions = [i for i, each in enumerate(schema) if isinstance(each.type, pa.BaseExtensionType)]
 
     def __call__(self, batch: Any) -> pl.DataFrame:
         if self._columns is not None:

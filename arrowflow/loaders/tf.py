@@ -18,7 +18,6 @@ from arrowflow.loaders.export_request import PLAIN, ExportRequest
 from arrowflow.loaders.numpy import Arrays, ArraysExport
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.optional import optional
-from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders
 from arrowflow.run import Prepared
 
@@ -54,14 +53,13 @@ class TfExport(ArraysExport):
         return tf.TensorSpec(shape, dtype)
 
     def _made(self, arrays: Arrays) -> Arrays:
+        of_lists = self._tf.RaggedTensor.from_row_splits
         return {
-            name: self._tensor(array) if isinstance(array, Ragged) else array
+            name: of_lists(array.values, array.offsets.astype(np.int64), validate=False)
+            if isinstance(array, Ragged)
+            else array
             for name, array in super()._made(arrays).items()
         }
-
-    def _tensor(self, lists: Ragged) -> tf.RaggedTensor:
-        offsets = lists.offsets.astype(np.int64)
-        return self._tf.RaggedTensor.from_row_splits(lists.values, offsets, validate=False)
 
 
 def tf_dataset(prepared: Prepared, request: ExportRequest, loader: Loader[Arrays]) -> tf.data.Dataset:
@@ -76,24 +74,19 @@ def tf_dataset(prepared: Prepared, request: ExportRequest, loader: Loader[Arrays
             "to_tf: TensorFlow asks for the types of columns before the first row, and a map or a generator declares "
             "none; pass schema= to it"
         )
+    last = prepared.bound
+    while last.traits.one_to_one and last.traits.borders is Borders.KEEP:
+        (last,) = last.inputs
+    # The size of all batches, or None where it is not the same for all.
+    rows = last.size if isinstance(last, Batch) and (last.drop_remainder or last.mask is not None) else None
     try:
-        spec = TfExport(schema, owned=False, request=request).spec(_full_batch(prepared.bound))
+        spec = TfExport(schema, owned=False, request=request).spec(rows)
     except ArrowflowError as error:
         error.locate(operator="to_tf")
         raise
     data = optional("tensorflow", user="to_tf", extra="tf").data
     dataset = data.Dataset.from_generator(lambda: loader, output_signature=spec)
-    if prepared.options.skip_steps:
-        return dataset  # epochs have other numbers of batches
-    with suppress(TypeError):  # it is not known, or endless
-        return dataset.apply(data.experimental.assert_cardinality(len(loader)))
+    if not prepared.options.skip_steps:  # with them epochs have other numbers of batches
+        with suppress(TypeError):  # it is not known, or endless
+            return dataset.apply(data.experimental.assert_cardinality(len(loader)))
     return dataset
-
-
-def _full_batch(last: Node) -> int | None:
-    """Returns the size of all batches, or None where it is not the same for all."""
-    while last.traits.one_to_one and last.traits.borders is Borders.KEEP:
-        (last,) = last.inputs
-    if isinstance(last, Batch) and (last.drop_remainder or last.mask is not None):
-        return last.size
-    return None

@@ -10,7 +10,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from arrowflow.delivery import EpochCounter
 from arrowflow.errors import ForkError, PlanError, StateError
@@ -70,7 +70,7 @@ class TorchDataset(Loader[T]):
                 "to_torch_dataset: the dataset yields batches, of which this DataLoader would make batches again; write "
                 "DataLoader(…, batch_size=None), and put the size into .batch(…)"
             )
-        worker = _worker()
+        worker = _data().get_worker_info()
         if worker is None:
             self._moves = self._counter.begins.moves
             # PyTorch asks the dataset for its state, and would keep the state of an iterator besides.
@@ -83,6 +83,14 @@ class TorchDataset(Loader[T]):
                 "once: num_workers=1 does the same",
                 worker.num_workers,
             )
+        try:
+            check_not_forked()
+        except ForkError as error:
+            raise ForkError(
+                "this worker of a DataLoader was forked from a process that had already run a pipeline, and locks and "
+                "thread pools do not survive that; use DataLoader(…, multiprocessing_context='forkserver') or 'spawn', or "
+                "num_workers=0, which is the fast way: arrowflow has threads of its own"
+            ) from error
         return self._begin(asked.get("collate_fn"))
 
     def _begin(self, collate: object) -> Iterator[Any]:
@@ -92,7 +100,6 @@ class TorchDataset(Loader[T]):
             collate: The function that the `DataLoader` calls with each batch. If it is the user's own, or this pass is called
                 through another dataset, nobody knows what becomes of a batch: the pass counts when its second batch is made.
         """
-        _check_worker()
         counter, begun = self._counter, self._counter.begins
         run = self._run(self._in_worker(), EpochCounter(begun))
         convert: Callable[[Any], Any] = _data()._utils.collate.default_convert
@@ -147,7 +154,7 @@ class TorchDataset(Loader[T]):
         Raises:
             StateError: Workers run the pipeline, and only they know where they are.
         """
-        worker, begins = _worker(), self._counter.begins
+        worker, begins = _data().get_worker_info(), self._counter.begins
         if worker is not None and worker.id:
             return {}  # it delivers nothing
         if worker is None and begins.elsewhere and begins.moves != self._moves:
@@ -170,7 +177,7 @@ class TorchDataset(Loader[T]):
             StateError: The state belongs to another pipeline; the message says what differs. Or it is that of a
                 `StatefulDataLoader` at a step without a snapshot.
         """
-        worker = _worker()
+        worker = _data().get_worker_info()
         if worker is not None and worker.id:
             return
         found = _of_dataset(state_dict)
@@ -189,21 +196,8 @@ def _of_dataset(state: Mapping[str, Any]) -> Mapping[str, Any]:
             f"the state was taken {state[_SINCE]} batches after the last snapshot of the StatefulDataLoader; use "
             "snapshot_every_n_steps=1, or load it into a StatefulDataLoader with the same num_workers"
         )
-    found: Any = state
-    for key in _IN_WORKERS if _SNAPSHOT in state else _IN_WORKERS[-1:]:
-        found = found[key]
-    return cast("Mapping[str, Any]", found)
-
-
-def _check_worker() -> None:
-    try:
-        check_not_forked()
-    except ForkError as error:
-        raise ForkError(
-            "this worker of a DataLoader was forked from a process that had already run a pipeline, and locks and "
-            "thread pools do not survive that; use DataLoader(…, multiprocessing_context='forkserver') or 'spawn', or "
-            "num_workers=0, which is the fast way: arrowflow has threads of its own"
-        ) from error
+    keys = _IN_WORKERS if _SNAPSHOT in state else _IN_WORKERS[-1:]
+    return functools.reduce(lambda found, key: found[key], keys, state)
 
 
 def torch_dataset(*arguments: Any) -> Any:
@@ -221,11 +215,6 @@ def _iterable_dataset() -> type[Any]:
     own = {"__module__": __name__, "__doc__": TorchDataset.__doc__}
     bases = (TorchDataset, _data().IterableDataset)
     return type("TorchDataset", bases, own)
-
-
-def _worker() -> Any:
-    """Returns what PyTorch tells of this worker; None in other processes."""
-    return _data().get_worker_info()
 
 
 def _data() -> Any:

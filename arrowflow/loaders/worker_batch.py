@@ -134,8 +134,7 @@ def _arrived(
     """Returns the batch that a worker sent."""
     import torch
 
-    inbox = _inboxes.get(worker)
-    if inbox is None:
+    if (inbox := _inboxes.get(worker)) is None:
         for other in [other for other in _inboxes if not _is_running(other[0])]:
             _inboxes.pop(other, None)
         inbox = _inboxes[worker] = Inbox()
