@@ -27,7 +27,9 @@ from arrowflow.storage import File, Range, Store, remote_change, storage_failure
 class Split:
     """A part of a file that one call decodes: rows that follow each other, all or some of the file.
 
-    A format chooses its splits: row groups of Parquet, record batches of IPC, blocks of lines, runs of records.
+    A format chooses its splits: row groups of Parquet, record batches of IPC, blocks of lines, runs of records. States name
+    them by number. So the splits of a file are the same ones in every version of the format, or follow from its options,
+    which states hold.
 
     Attributes:
         index: Its number in the file, whatever splits are pruned before it.
@@ -128,7 +130,8 @@ class Format(Protocol):
         """Decodes a split on the calling thread, without the GIL, and yields its rows from `offset_rows` on.
 
         Yields one batch, of no rows if need be. It yields several batches where Arrow cannot hold all rows in one
-        (texts of a column end at 2 GiB), or where one batch would take more than `column_bytes` tells.
+        (texts of a column end at 2 GiB), or where one batch would take more than `column_bytes` tells. The reader of a batch may
+        write its memory, so no later call reads that memory. Values lie at multiples of their size.
         `arrowflow.formats.conform` makes batches of the wanted columns and types from a decoded batch. Between two
         batches nothing stays open, except resources that the batches themselves hold.
 
