@@ -270,7 +270,7 @@ class PackKernel(GatherKernel):
         self._node = node
         self._known = node.schema is not None
 
-    def gather(self, chunk: Parts | DocumentRows, origin: Origin) -> pa.RecordBatch | Outcome:
+    def gather(self, chunk: Parts, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the window's rows.
 
         Raises:
@@ -301,7 +301,7 @@ class PackKernel(GatherKernel):
         made = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         return by_row(node.policy, join(chunks), made, faults, None) if faults else made
 
-    def limit(self, chunk: Parts | DocumentRows) -> tuple[str, str, str]:
+    def limit(self, chunk: Parts) -> tuple[str, str, str]:
         """See `GatherKernel.limit`."""
         what = f"pack_sequences: the values of {chunk.num_rows:,} documents cannot be gathered"
         return what, "one window", "use a smaller window_rows"
@@ -320,7 +320,7 @@ class PackKernel(GatherKernel):
         return pa.FixedSizeListArray.from_arrays(tokens, node.length)
 
     def _faults(
-        self, chunk: Parts | DocumentRows, bad: npt.NDArray[np.bool_], origin: Origin
+        self, chunk: Parts, bad: npt.NDArray[np.bool_], origin: Origin
     ) -> dict[int, str]:
         """Returns what is wrong with bad documents that no window before had; raises where they end the run."""
         node, faults = self._node, {}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.kernels.cutting import Parts
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.ops.batches.overlap import Overlap
@@ -22,19 +23,15 @@ from arrowflow.plan.shape import Shape, at_most
 
 
 @dataclass(slots=True)
-class DocumentRows:
+class DocumentRows(Parts):
     """Documents to cut: like a window, but earlier or later rows may hold some of the tokens.
 
     Attributes:
-        chunks: The documents.
-        num_rows: How many documents; the documents travel as a chunk of so many rows.
         skip: Tokens of the first document that are in earlier rows.
         packed_rows: Rows to make.
         seen: Documents that earlier windows had, too.
     """
 
-    chunks: list[pa.RecordBatch]
-    num_rows: int
     skip: int
     packed_rows: int
     seen: int
@@ -114,11 +111,11 @@ class SplitKernel(SerialKernel):
             yield self._cut(self._held.rows, last=True)
 
     def _cut(self, rows: int, *, last: bool) -> Item:
-        chunks, tickets = zip(*self._held.peek(rows), strict=True)
+        chunks, tickets = self._held.peek(rows)
         ends = np.cumsum(self._sizes_of(chunks))
         num_tokens, length = int(ends[-1]) - self._used, self._length
         packed_rows = -(-num_tokens // length) if last else num_tokens // length
-        documents = DocumentRows(list(chunks), rows, self._used, packed_rows, self._left)
+        documents = DocumentRows(chunks, rows, self._used, packed_rows, self._left)
         stop = min(self._used + packed_rows * length, int(ends[-1]))
         done = rows if last else int(np.searchsorted(ends, stop, side="right"))
         self._held.drop(done)
@@ -126,4 +123,4 @@ class SplitKernel(SerialKernel):
         self._left = rows - done
         self._number += 1
         position = SplitPosition(*self._held.mark(), self._used, self._left, self._number)
-        return Item(documents, position, list(tickets), Origin(self._number - 1))
+        return Item(documents, position, tickets, Origin(self._number - 1))

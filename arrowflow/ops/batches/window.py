@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.expr import Expr, parse_expression
+from arrowflow.kernels.cutting import Parts
 from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.held import join
 from arrowflow.kernels.items import Item, Origin
@@ -201,17 +202,13 @@ class Window(Operator):
 
 
 @dataclass(slots=True)
-class WindowRows:
+class WindowRows(Parts):
     """Rows with the windows that start in them.
 
     Attributes:
-        chunks: The rows.
-        num_rows: How many rows.
         windows: How many windows to make of the rows, from the first row on.
     """
 
-    chunks: list[pa.RecordBatch]
-    num_rows: int
     windows: int
 
 
@@ -261,10 +258,10 @@ class CollectKernel(SerialKernel):
         return self._most
 
     def _made(self, rows: int, windows: int, *, last: bool) -> Item:
-        parts = self._held.peek(rows)
-        made = WindowRows([chunk for chunk, _ in parts], rows, windows)
+        chunks, tickets = self._held.peek(rows)
         self._held.drop(windows * self._node.shift)
-        return Item(made, self._held.mark(), [ticket for _, ticket in parts], Origin(self._split, last=last))
+        made = WindowRows(chunks, rows, windows)
+        return Item(made, self._held.mark(), tickets, Origin(self._split, last=last))
 
 
 class WindowKernel(GatherKernel):
