@@ -3,8 +3,8 @@
 Four decisions:
 
 * **The rows alone decide the batches and their order.** Rows are numbered. A bucket is emitted by the row that fills
-  it, or before the row `max_lag_rows` after its oldest row. So the rows of a batch are never further apart
-  (`row_selection.first_late`). At the end the remaining rows come bucket by bucket.
+  it, or before the row `max_lag_rows` after its oldest row. So the rows of a batch are never further apart. At the end
+  the remaining rows come bucket by bucket.
 * **Buckets do not depend on each other.** So a chunk's rows are sorted by bucket once. Each bucket is then cut into
   batches alone, one step a batch. Only after that are the batches put in the order of the rows that emit them.
 * **Chunks are kept, not copied**, until none of their rows is held; the row held longest bounds how many. A stateless
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
@@ -31,7 +30,13 @@ from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.padded_batch import PaddedBatch, padded
 from arrowflow.ops.batches.padding import is_list, lengths_of
-from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, first_late, held_bytes
+from arrowflow.ops.batches.row_selection import (
+    KeptChunks,
+    RowNumbers,
+    SelectionKernel,
+    held_bytes,
+    rows_by_code,
+)
 from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.options import ResolvedOptions, check_flag, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Count, Node
@@ -40,13 +45,10 @@ from arrowflow.plan.shape import Shape, parts
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.types import is_untyped
 
-RowNumbers = npt.NDArray[np.int64]
-
 DEFAULT_MAX_LAG_ROWS = 65_536
 MAX_BUCKETS = 1024
 """Each bucket has a number in a state, which has to stay under 64 KiB."""
 
-NO_ROWS: RowNumbers = np.empty(0, np.int64)
 NEVER = 1 << 62
 
 
@@ -257,48 +259,35 @@ class BucketKernel(SerialKernel):
         self._lag = node.max_lag_rows
         buckets = len(self._sizes)
         self._boundaries = np.array(node.bucket_boundaries, np.int64)
-        self._id_type = np.uint8 if buckets <= 256 else np.uint16  # which NumPy sorts by radix
-        self._held: list[RowNumbers] = [NO_ROWS] * buckets
+        self._held: list[RowNumbers] = [np.empty(0, np.int64)] * buckets
         self._oldest = [NEVER] * buckets
         self._emitted: RowNumbers = np.zeros(buckets, np.int64)
         self._skip = [0] * buckets  # rows that come again and were emitted before
-        self._skips = False
         self._came: RowNumbers = np.zeros(buckets, np.int64)
-        self._rows = 0
         self._kept = KeptChunks()  # with, by bucket, how many rows came before
-        self._after: Position = None
         self._number = 0
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores how many rows of each bucket come again, and the number of batches."""
         if position is None:
             return None
-        self._after, emitted, self._number = BucketPosition._make(position)
+        before, emitted, self._number = BucketPosition._make(position)
+        self._kept = KeptChunks(before)
         self._skip = list(emitted)
-        self._skips = any(emitted)
         self._emitted[:] = emitted
-        return self._after
+        return before
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that a chunk's rows fill, or that waited too long, in the order of these rows."""
-        rows = item.chunk.num_rows
-        if not rows:
-            self._after = item.position
-            if not self._rows:
+        first = self._kept.rows
+        self._kept.add(item, self._came.copy())
+        if not item.chunk.num_rows:
+            if not first:
                 yield item._replace(position=self._mark())
             return
-        self._kept.add(Kept(item.chunk, item.ticket, self._after, self._came.copy()), self._rows)
-        self._after = item.position
-        self._sort_in(item.chunk)
-        self._rows += rows
-        found = [
-            batch
-            for bucket, oldest in enumerate(self._oldest)
-            if oldest != NEVER
-            for batch in self._ready(bucket, self._rows - 1)
-        ]
-        found.sort()
-        for _, full, bucket, rows in found:
+        self._sort_in(item.chunk, first)
+        buckets = [bucket for bucket, oldest in enumerate(self._oldest) if oldest != NEVER]
+        for _, full, bucket, rows in sorted(batch for each in buckets for batch in self._ready(each)):
             yield from self._emit(bucket, rows, short=not full)
 
     def finish(self) -> Iterator[Item]:
@@ -307,40 +296,30 @@ class BucketKernel(SerialKernel):
             if len(held):
                 yield from self._emit(bucket, len(held), short=True)
 
-    def _sort_in(self, chunk: pa.RecordBatch) -> None:
-        """Adds a chunk's rows to their buckets."""
+    def _sort_in(self, chunk: pa.RecordBatch, first: int) -> None:
+        """Adds a chunk's rows, which are counted from `first`, to their buckets."""
         check_measurable(self._node.column, chunk.schema)
         lengths = lengths_of(chunk.column(self._node.column))
-        ids = np.searchsorted(self._boundaries, lengths, side="right").astype(self._id_type)
-        counts = np.bincount(ids, minlength=len(self._sizes))
-        self._came += counts
-        order = np.argsort(ids, kind="stable")
-        order += self._rows
-        stop = 0
-        for bucket in np.flatnonzero(counts).tolist():
-            start, stop = stop, stop + int(counts[bucket])
-            if self._skips:
-                skipped = min(self._skip[bucket], stop - start)
-                self._skip[bucket] -= skipped
-                start += skipped
-            if start < stop:
-                held = self._held[bucket]
-                new = order[start:stop]
-                self._held[bucket] = np.concatenate((held, new)) if len(held) else new
-                self._oldest[bucket] = int(self._held[bucket][0])
-        self._skips = self._skips and any(self._skip)
+        buckets = np.searchsorted(self._boundaries, lengths, side="right")
+        for bucket, rows in rows_by_code(buckets, len(self._sizes), first):
+            self._came[bucket] += len(rows)
+            skipped = min(self._skip[bucket], len(rows))
+            self._skip[bucket] -= skipped
+            if skipped < len(rows):
+                held = np.concatenate((self._held[bucket], rows[skipped:]))
+                self._held[bucket], self._oldest[bucket] = held, int(held[0])
 
-    def _ready(self, bucket: int, last: int) -> Iterator[tuple[int, bool, int, int]]:
-        """Yields the bucket's batches up to row `last`: (row that emits it, whether it fills it, bucket, rows)."""
+    def _ready(self, bucket: int) -> Iterator[tuple[int, bool, int, int]]:
+        """Yields the bucket's batches so far: (row that emits it, whether it fills it, bucket, rows)."""
         held, size = self._held[bucket], self._sizes[bucket]
         start = 0
         while start < len(held):
-            late = first_late(int(held[start]), self._lag)
+            late = int(held[start]) + self._lag
             full = start + size <= len(held)
             if full and (at := int(held[start + size - 1])) < late:
                 yield at, True, bucket, size
                 start += size
-            elif late <= last:
+            elif late < self._kept.rows:
                 rows = int(np.searchsorted(held[start:], late))
                 yield late, False, bucket, rows
                 start += rows
@@ -355,8 +334,7 @@ class BucketKernel(SerialKernel):
         self._oldest[bucket] = int(rest[0]) if len(rest) else NEVER
         self._emitted[bucket] += rows
         batch, tickets = self._kept.select(leaving)
-        oldest = min(self._oldest)
-        self._kept.release(None if oldest == NEVER else oldest)
+        self._kept.release(min(self._oldest))
         if short and self._node.drop_remainder:
             return
         self._number += 1
@@ -364,8 +342,5 @@ class BucketKernel(SerialKernel):
 
     def _mark(self) -> Position:
         # All rows before the first kept chunk were emitted, so the rest of the count came from that chunk on.
-        if self._kept.first is None:
-            return BucketPosition(self._after, (0,) * len(self._sizes), self._number)
-        kept, _ = self._kept.first
-        emitted = tuple((self._emitted - kept.earlier).tolist())
-        return BucketPosition(kept.before, emitted, self._number)
+        before, _, earlier = self._kept.first(self._came)
+        return BucketPosition(before, tuple((self._emitted - earlier).tolist()), self._number)

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import Cast, Expr, Program, Project, Step, compile_steps, parse_expression
+from arrowflow.kernels.gather import OfSchema
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.groups import MAX_GROUPS, Emission, Groups
-from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, held_bytes
+from arrowflow.ops.batches.row_selection import KeptChunks, SelectionKernel, held_bytes
 from arrowflow.ops.columns.select import expand_named
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Node
@@ -160,16 +160,11 @@ class KeyKernel(StatelessKernel):
     """Appends the keys of a chunk, as one more column of codes and dictionary."""
 
     def __init__(self, node: GroupByWindow) -> None:
-        self._node = node
-        schema = node.inputs[0].schema
-        self._program = None if schema is None else node.program(schema)
+        self._program = OfSchema(node.program)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the chunk with its keys as the last column."""
-        if self._program is None:
-            # Two workers may both compile; either result is right, since all chunks have one schema.
-            self._program = self._node.program(chunk.schema)
-        keys = self._program.run(chunk).column(0).dictionary_encode("encode")
+        keys = self._program(chunk.schema).run(chunk).column(0).dictionary_encode("encode")
         columns = [*chunk.columns, keys]
         return pa.RecordBatch.from_arrays(columns, names=[*chunk.schema.names, "key"])
 
@@ -210,8 +205,6 @@ class GroupKernel(SerialKernel):
         self._limits = node.window_size, node.max_groups, node.max_lag_rows
         self._groups = Groups(*self._limits)
         self._kept = KeptChunks()
-        self._after: Position = None
-        self._rows = 0
         self._first = 0  # rows before it were emitted and do not count
         self._number = 0
 
@@ -220,43 +213,36 @@ class GroupKernel(SerialKernel):
         if position is None:
             return None
         at = GroupPosition._make(position)
-        self._after, self._first, self._number = at.before, at.first, at.number
-        self._rows = self._first - at.offset
+        self._first, self._number = at.first, at.number
+        self._kept = KeptChunks(at.before, at.first - at.offset)
         self._groups = Groups(*self._limits, at.next_row, at.emitted)
         return at.before
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that the rows of a chunk fill, or push out."""
-        chunk, start = item.chunk, self._rows
-        before, self._after = self._after, item.position
+        chunk, start = item.chunk, self._kept.rows
         if not chunk.num_rows:
+            self._kept.add(item)
             return
         keys = chunk.column(chunk.num_columns - 1)
-        self._kept.add(Kept(chunk.select(range(chunk.num_columns - 1)), item.ticket, before), start)
-        self._rows += chunk.num_rows
+        self._kept.add(item._replace(chunk=chunk.select(range(chunk.num_columns - 1))))
         gone = min(max(0, self._first - start), chunk.num_rows)
-        indices = keys.indices
-        codes = np.frombuffer(indices.buffers()[1], np.int32, len(indices), indices.offset * 4)
-        for emission in self._groups.add(codes[gone:], keys.dictionary.to_pylist(), start + gone):
+        codes = keys.indices.to_numpy()[gone:]
+        for emission in self._groups.add(codes, keys.dictionary.to_pylist(), start + gone):
             yield self._item(emission)
 
     def finish(self) -> Iterator[Item]:
         """Yields the remaining groups."""
-        for emission in self._groups.finish(self._rows):
+        for emission in self._groups.finish(self._kept.rows):
             yield self._item(emission)
 
     def _item(self, emission: Emission) -> Item:
+        """Returns a batch with its position, and releases the chunks without held rows."""
         batch, tickets = self._kept.select(emission.rows)
-        self._number += 1
-        return Item(batch, self._mark(emission.next_row), tickets, Origin(self._number - 1))
-
-    def _mark(self, next_row: int) -> Position:
-        """Returns the position, and releases the chunks without held rows."""
-        oldest = min(self._groups.oldest, next_row)
-        self._kept.release(None if oldest == self._rows else oldest)
-        before, offset = self._after, 0
-        if self._kept.first is not None:
-            kept, start = self._kept.first
-            before, offset = kept.before, oldest - start
+        oldest = min(self._groups.oldest, emission.next_row)
+        self._kept.release(oldest)
+        before, start, _ = self._kept.first()
         emitted = self._groups.emitted(oldest)
-        return GroupPosition(before, offset, oldest, next_row, emitted, self._number)
+        self._number += 1
+        position = GroupPosition(before, oldest - start, oldest, emission.next_row, emitted, self._number)
+        return Item(batch, position, tickets, Origin(self._number - 1))

@@ -205,7 +205,11 @@ class PackSequences(Operator, InLanes):
         collect = KernelSpec(
             operator=self.name,
             kind="serial",
-            make=lambda context: self._split_kernel() if cuts else CuttingKernel(self.window_rows),
+            make=lambda context: (
+                SplitKernel(self.window_rows, self.length, self.sizes_of)
+                if cuts
+                else CuttingKernel(self.window_rows)
+            ),
             position=split_shape(self.window_rows) if cuts else cut_shape(self.window_rows),
             splits=True,
             buffer_items=1,
@@ -222,12 +226,14 @@ class PackSequences(Operator, InLanes):
         )
         return collect, pack, *results_specs(self.name, self.name, policy=self.policy, unit="document")
 
-    def _split_kernel(self) -> SplitKernel:
-        check = self.output_schema if self.schema is None else None
-        return SplitKernel(self.window_rows, self.length, lambda chunks: self.sizes_of(chunks)[0], check)
-
     def sizes_of(self, chunks: Sequence[pa.RecordBatch]) -> tuple[Integers, npt.NDArray[np.bool_]]:
-        """Returns the tokens of each document in rows, and whether it is bad; of bad ones none are."""
+        """Returns the tokens of each document in rows, and whether it is bad; of bad ones none are.
+
+        Raises:
+            PlanError: The schema was unknown before the first chunk, and these columns cannot be packed.
+        """
+        if self.schema is None:
+            self.output_schema([chunks[0].schema])
         first, *others = [document_lengths([chunk.column(name) for chunk in chunks]) for name in self.columns]
         sizes = first + (first > 0) * (self.bos is not None)
         bad = np.zeros(len(first), np.bool_)
@@ -268,20 +274,14 @@ class PackKernel(GatherKernel):
 
     def __init__(self, node: PackSequences) -> None:
         self._node = node
-        self._known = node.schema is not None
 
     def gather(self, chunk: Parts, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the window's rows.
 
         Raises:
-            PlanError: The schema was unknown before the first chunk, and these columns cannot be packed.
             DataError: A token is null, or a document is bad and bad rows end the run.
         """
         node, chunks = self._node, chunk.chunks
-        if not self._known:
-            # Several workers may check it; all chunks have one schema.
-            node.output_schema([chunks[0].schema])
-            self._known = True
         sizes, bad = node.sizes_of(chunks)
         faults = self._faults(chunk, bad, origin)
         if isinstance(chunk, DocumentRows):
@@ -319,9 +319,7 @@ class PackKernel(GatherKernel):
             ).locate(operator=node.name)
         return pa.FixedSizeListArray.from_arrays(tokens, node.length)
 
-    def _faults(
-        self, chunk: Parts, bad: npt.NDArray[np.bool_], origin: Origin
-    ) -> dict[int, str]:
+    def _faults(self, chunk: Parts, bad: npt.NDArray[np.bool_], origin: Origin) -> dict[int, str]:
         """Returns what is wrong with bad documents that no window before had; raises where they end the run."""
         node, faults = self._node, {}
         seen = chunk.seen if isinstance(chunk, DocumentRows) else 0

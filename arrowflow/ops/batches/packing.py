@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from arrowflow.ops.batches.padding import lengths_of
 from arrowflow.types import numpy_dtype
 
 Integers = npt.NDArray[np.int64]
@@ -53,33 +54,17 @@ def documents_of(columns: Sequence[pa.Array]) -> Documents:
     """Returns the documents in chunks of a list column."""
     values, begins, base = [], [], 0
     for column in columns:
-        bounds, _ = _bounds(column)
+        bounds = column.offsets.to_numpy().astype(np.int64)
         first, last = int(bounds[0]), int(bounds[-1])
         values.append(column.values.slice(first, last - first))
         begins.append(bounds[:-1] + (base - first))
         base += last - first
-    return Documents(values, _joined(begins))
+    return Documents(values, np.concatenate(begins))
 
 
 def document_lengths(columns: Sequence[pa.Array]) -> Integers:
     """Returns the tokens of each document in chunks of a list column; a null is a document without tokens."""
-    return _joined([_bounds(column)[1] for column in columns])
-
-
-def _bounds(column: pa.Array) -> tuple[Integers, Integers]:
-    dtype = np.dtype(np.int64 if pa.types.is_large_list(column.type) else np.int32)
-    validity, offsets = column.buffers()[:2]
-    start, stop = column.offset, column.offset + len(column)
-    bounds = np.frombuffer(offsets, dtype, stop - start + 1, start * dtype.itemsize).astype(np.int64)
-    lengths = np.diff(bounds)
-    if column.null_count:
-        bits = np.frombuffer(validity, np.uint8, (stop + 7) // 8)
-        lengths *= np.unpackbits(bits, count=stop, bitorder="little")[start:]
-    return bounds, lengths
-
-
-def _joined(parts: list[Integers]) -> Integers:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, np.int64)
+    return np.concatenate([lengths_of(column) for column in columns])
 
 
 # ------------------------------------------------------------------------------------- who goes where

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
+from arrowflow.kernels.gather import OfSchema
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -200,22 +201,17 @@ class PadKernel(StatelessKernel):
     """Pads the list columns of a batch."""
 
     def __init__(self, node: PaddedBatch) -> None:
-        self._node = node
-        # Any thread replaces it as a whole: input schema, output schema, and the padding of each list column.
-        self._known: tuple[pa.Schema, pa.Schema, tuple[ColumnPadding, ...]] | None = None
+        self._lengths = node.lengths
+        self._known = OfSchema(lambda schema: (node.output_schema([schema]), node.columns(schema)))
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the padded batch."""
-        known = self._known
-        if known is None or not known[0].equals(chunk.schema):
-            node, schema = self._node, chunk.schema
-            known = self._known = (schema, node.output_schema([schema]), node.columns(schema))
-        _, schema, paddings = known
+        schema, paddings = self._known(chunk.schema)
         columns = dict(zip(chunk.schema.names, chunk.columns, strict=True))
         lengths: dict[str, np.ndarray[Any, np.dtype[np.int64]]] = {}
         for padding in paddings:
             columns[padding.name], lengths[padding.name] = padding.pad(columns[padding.name])
-        for column, name in self._node.lengths:
+        for column, name in self._lengths:
             buffers = [None, pa.py_buffer(lengths[column])]
             columns[name] = pa.Array.from_buffers(pa.int64(), chunk.num_rows, buffers)
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.kernels.gather import GatherKernel, gathered, joined_batch
-from arrowflow.kernels.items import Origin, Ticket
-from arrowflow.plan.node import Count, Node
+from arrowflow.kernels.items import Item, Origin, Ticket
+from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
-from arrowflow.plan.walk import fold
+from arrowflow.plan.walk import count
 from arrowflow.plan.widths import row_bytes
+
+RowNumbers = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -24,7 +27,7 @@ class RowSelection:
 
     chunks: list[pa.RecordBatch]
     starts: list[int]
-    rows: npt.NDArray[np.int64]
+    rows: RowNumbers
 
     @property
     def num_rows(self) -> int:
@@ -32,67 +35,68 @@ class RowSelection:
         return len(self.rows)
 
 
-class Kept(NamedTuple):
-    """A chunk whose rows may be held.
+class KeptChunks:
+    """The chunks with held rows, in order; rows are named by their numbers.
+
+    Args:
+        after: Position at which the input was opened.
+        rows: Number of the first row that comes.
 
     Attributes:
-        chunk: The rows.
-        ticket: The chunk's claim on the ledger.
-        before: The position before the chunk.
-        earlier: A value that the operator noted about the rows before the chunk.
+        rows: Number of the next row.
     """
 
-    chunk: pa.RecordBatch
-    ticket: Ticket
-    before: Position
-    earlier: Any = None
-
-
-class KeptChunks:
-    """The chunks with held rows, in order; rows are named by their numbers."""
-
-    def __init__(self) -> None:
-        self._kept: list[Kept] = []
+    def __init__(self, after: Position = None, rows: int = 0) -> None:
+        self.rows = rows
+        self._after = after
+        self._kept: list[tuple[pa.RecordBatch, Ticket, Position, Any]] = []  # with what was noted before it
         self._starts: list[int] = []  # the first row of each
 
-    def add(self, kept: Kept, start: int) -> None:
-        """Keeps a chunk whose first row has the number `start`."""
-        self._kept.append(kept)
-        self._starts.append(start)
+    def add(self, item: Item, earlier: Any = None) -> None:
+        """Keeps a chunk, and a value that the operator noted about the rows before it."""
+        if item.chunk.num_rows:
+            self._kept.append((item.chunk, item.ticket, self._after, earlier))
+            self._starts.append(self.rows)
+            self.rows += item.chunk.num_rows
+        self._after = item.position
 
-    def select(self, rows: npt.NDArray[np.int64]) -> tuple[RowSelection, list[Ticket]]:
+    def select(self, rows: RowNumbers) -> tuple[RowSelection, list[Ticket]]:
         """Returns rows, ascending, with the tickets of their chunks."""
         first = bisect_right(self._starts, int(rows[0])) - 1
         stop = bisect_right(self._starts, int(rows[-1]))
         used = self._kept[first:stop]
-        selection = RowSelection([kept.chunk for kept in used], self._starts[first:stop], rows)
-        return selection, [kept.ticket for kept in used]
+        selection = RowSelection([chunk for chunk, *_ in used], self._starts[first:stop], rows)
+        return selection, [ticket for _, ticket, *_ in used]
 
-    def release(self, oldest: int | None) -> None:
-        """Releases the chunks before the chunk with row `oldest`; None releases all chunks."""
-        gone = len(self._starts) if oldest is None else bisect_right(self._starts, oldest) - 1
+    def release(self, oldest: int) -> None:
+        """Releases the chunks before the chunk with row `oldest`, which may still have to come."""
+        gone = bisect_right(self._starts, oldest) - (oldest < self.rows)
         if gone:
             del self._kept[:gone], self._starts[:gone]
 
-    @property
-    def first(self) -> tuple[Kept, int] | None:
-        """The first chunk, with the number of its first row."""
-        return (self._kept[0], self._starts[0]) if self._kept else None
+    def first(self, earlier: Any = None) -> tuple[Position, int, Any]:
+        """Returns the position before the first chunk, its first row, and the noted value; or those of the next chunk."""
+        if not self._kept:
+            return self._after, self.rows, earlier
+        *_, before, noted = self._kept[0]
+        return before, self._starts[0], noted
 
 
-def first_late(oldest: int, max_lag_rows: int) -> int:
-    """Returns the row before which the batch of row `oldest` is emitted short: at most `max_lag_rows` are held.
-
-    Examples:
-        >>> first_late(oldest=0, max_lag_rows=2)  # rows 0 and 1 may be held
-        2
-    """
-    return oldest + max_lag_rows
+def rows_by_code(codes: npt.NDArray[Any], num_codes: int, first: int) -> Iterator[tuple[int, RowNumbers]]:
+    """Yields each code that comes, with the numbers of its rows; the first row has the number `first`."""
+    # NumPy sorts 8 and 16 bits by radix: 0.5 ms instead of 4 ms for 65,536 rows.
+    order = np.argsort(codes.astype(np.min_scalar_type(num_codes)), kind="stable")
+    counts = np.bincount(codes, minlength=num_codes)
+    order += first
+    stop = 0
+    for code in np.flatnonzero(counts).tolist():
+        start, stop = stop, stop + int(counts[code])
+        yield code, order[start:stop]
 
 
 def held_bytes(below: Node, max_lag_rows: int) -> int:
     """Returns the bytes of the most rows that are kept, if the plan tells: one held row keeps all rows after it."""
-    rows: Count = fold(below, lambda node, inputs: node.count_rows(inputs))
+    rows, _ = count(below)
     return row_bytes(below.schema) * int(max_lag_rows if rows is None else min(rows, max_lag_rows))
 
 

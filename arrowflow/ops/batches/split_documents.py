@@ -68,21 +68,18 @@ class SplitKernel(SerialKernel):
     Args:
         window_rows: Documents of a window.
         length: Tokens of a row.
-        sizes_of: Returns the tokens of each document in some chunks.
-        check: Raises where the columns of the first documents cannot be packed; None where they were checked.
+        sizes_of: Returns the tokens of each document in some chunks, and which ones are bad.
     """
 
     def __init__(
         self,
         window_rows: int,
         length: int,
-        sizes_of: Callable[[Sequence[pa.RecordBatch]], Integers],
-        check: Callable[[Sequence[pa.Schema]], Any] | None,
+        sizes_of: Callable[[Sequence[pa.RecordBatch]], tuple[Integers, Any]],
     ) -> None:
         self._window_rows = window_rows
         self._length = length
         self._sizes_of = sizes_of
-        self._check = check
         self._held = Overlap()
         self._used = 0  # tokens of the oldest document that are in earlier rows
         self._left = 0  # oldest documents that earlier windows were counted with
@@ -98,9 +95,6 @@ class SplitKernel(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the windows that are full."""
-        if self._check is not None and item.chunk.num_rows:
-            self._check([item.chunk.schema])
-            self._check = None
         self._held.add(item)
         while self._held.rows >= self._left + self._window_rows:
             yield self._cut(self._left + self._window_rows, last=False)
@@ -112,7 +106,7 @@ class SplitKernel(SerialKernel):
 
     def _cut(self, rows: int, *, last: bool) -> Item:
         chunks, tickets = self._held.peek(rows)
-        ends = np.cumsum(self._sizes_of(chunks))
+        ends = np.cumsum(self._sizes_of(chunks)[0])
         num_tokens, length = int(ends[-1]) - self._used, self._length
         packed_rows = -(-num_tokens // length) if last else num_tokens // length
         documents = DocumentRows(chunks, rows, self._used, packed_rows, self._left)
