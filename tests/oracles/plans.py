@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.ops.combine import mixing
+from arrowflow.ops.combine.mix_operator import BLOCK_ROWS
 from arrowflow.ops.combine.sample_from_datasets import stratified
 from arrowflow.random import PART_DRAWS, bits, exponentials, generator, permutation, uniforms
 from arrowflow.testing import chunked, cut
@@ -834,7 +834,7 @@ def sampled(
 
         return choose
 
-    numbers = stratified(mixing.BLOCK_ROWS, (seed, 5, epoch, 0)).tolist()
+    numbers = stratified(BLOCK_ROWS, (seed, 5, epoch, 0)).tolist()
     wanted = {number for number, weight in enumerate(weights) if weight}
     return mixed_rows(below, map(drawn, numbers), stop, wanted)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError
@@ -22,9 +21,8 @@ from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.lazy import compute as pc
-from arrowflow.ops.combine.mix_operator import MixOperator
-from arrowflow.ops.combine.mixed_rows import Choices
-from arrowflow.ops.combine.mixing import BLOCK_ROWS, Draws, MixKernel
+from arrowflow.ops.combine.mix_operator import BLOCK_ROWS, Choices, MixOperator
+from arrowflow.ops.combine.mixing import Draws, MixKernel
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Node
@@ -98,15 +96,7 @@ class ChooseKernel(MixKernel):
     """Reads the inputs of a block from one more stream."""
 
     def __init__(self, node: ChooseFromDatasets, context: Context) -> None:
-        self._num_sources = node.num_sources
-        super().__init__(
-            range(node.num_sources),
-            node.num_sources,
-            node.schema,
-            width=node.width,
-            stop=node.stop_on_empty_dataset,
-            context=context,
-        )
+        super().__init__(node, context, stop=node.stop_on_empty_dataset)
         self._numbers = Held()
         self._numbers_stream: StreamHandle | None = None
         self._numbers_ended = self._numbers_failed = False
@@ -180,7 +170,7 @@ class ChooseKernel(MixKernel):
             return found
         first = read + int(wrong[0])
         row = self._block * BLOCK_ROWS + first
-        value = value_at(chunks, first - read)
+        value = pa.chunked_array([chunk.column(0) for chunk in chunks])[first - read].as_py()
         self._failure = DataError(
             f"choose_from_datasets: row {row:,} of choice_dataset is {value}, expected the number of a dataset, 0 to "
             f"{self._num_sources - 1}"
@@ -189,7 +179,9 @@ class ChooseKernel(MixKernel):
 
     def _valid(self, column: pa.Array) -> Choices:
         """Returns numbers as choices; a wrong number, such as the first null, becomes the choice of no dataset."""
-        values = integers(column)
+        type = np.dtype(str(column.type))
+        # A view of the memory, where a null holds any value.
+        values = np.frombuffer(column.buffers()[1], type, len(column), column.offset * type.itemsize)
         wrong = (values < 0) | (values >= self._num_sources)
         choices = np.where(wrong, self._num_sources, values).astype(np.uint16)
         if column.null_count:
@@ -200,18 +192,3 @@ class ChooseKernel(MixKernel):
         named = np.arange(self._num_sources, dtype=np.uint16)
         named[list(self._dropped)] = self._num_sources
         return named[draws]
-
-
-def integers(column: pa.Array) -> npt.NDArray[Any]:
-    """Returns a column of whole numbers as an array, without a copy; a null holds any value."""
-    type = np.dtype(str(column.type))
-    return np.frombuffer(column.buffers()[1], type, len(column), column.offset * type.itemsize)
-
-
-def value_at(chunks: Sequence[pa.RecordBatch], row: int) -> Any:
-    """Returns one value of the first column of some chunks."""
-    for chunk in chunks:
-        if row < chunk.num_rows:
-            return chunk.column(0)[row].as_py()
-        row -= chunk.num_rows
-    raise IndexError(row)

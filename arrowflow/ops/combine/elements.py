@@ -14,13 +14,10 @@ from arrowflow.kernels.cutting import CutPosition, CuttingKernel
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import StatelessKernel
-from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.functions.function import function_name
-from arrowflow.plan.lane import Lane, Obstacle
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Gone, Position
-from arrowflow.plan.shape import Shape
-from arrowflow.plan.walk import rows_in_lanes
 
 ElementFunction = Callable[[dict[str, Any]], Any]
 """A function that gets a row as a dict of Python values and returns a dataset."""
@@ -29,8 +26,6 @@ ELEMENT_BITS = 40
 """Bits of an element's number, in the places of the element's operators."""
 PLACE_BITS = 16
 """Bits of an operator's number in its element, in the operator's place."""
-MIN_LANE_ELEMENTS = 8
-"""The least elements of a lane. Equal steps end with the shortest lane, and of 20 files in 16 lanes four would be left out."""
 
 
 def operator_key(place: int) -> tuple[int, ...]:
@@ -57,14 +52,6 @@ class Row(NamedTuple):
     number: int
     before: CutPosition
     num_rows: int = 1
-
-
-def few_elements(operator: str, plan: Node, lanes: int) -> Obstacle | None:
-    """Returns the obstacle of few elements, of which lanes have very different numbers of rows."""
-    rows = rows_in_lanes(plan)
-    if rows is None or rows >= MIN_LANE_ELEMENTS * lanes:
-        return None
-    return Obstacle(operator, f"opens {rows:,} datasets, few for each of {lanes} lanes")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -174,10 +161,11 @@ class RowKernel(CuttingKernel):
                 yield Item(Row(row, number, before), after, ticket, item.origin)
 
 
+@dataclass(kw_only=True, eq=False)
 class OpenKernel(StatelessKernel):
     """Calls the function, and plans the dataset that it returns.
 
-    Args:
+    Attributes:
         context: Plans the datasets.
         operator: Name of the operator, for errors.
         fn: Returns a dataset for a row.
@@ -187,83 +175,39 @@ class OpenKernel(StatelessKernel):
         lane: The lane that it runs in; None where there are no lanes.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        *,
-        operator: str,
-        fn: ElementFunction,
-        plan_of: Callable[[object], Node | None],
-        change: Callable[[Node], Node],
-        place: int,
-        lane: Lane | None,
-    ) -> None:
-        self._context = context
-        self._operator = operator
-        self._fn = fn
-        self._name = function_name(fn)
-        self._plan_of = plan_of
-        self._change = change
-        self._place = place
-        self._lane = lane
+    context: Context
+    operator: str
+    fn: ElementFunction
+    plan_of: Callable[[object], Node | None]
+    change: Callable[[Node], Node]
+    place: int
+    lane: Lane | None
 
     def apply(self, chunk: Row, origin: Origin) -> Element:
         """Returns the element of a row."""
         row = chunk.chunk.to_pylist()[0]
         try:
-            result = self._fn(row)
+            result = self.fn(row)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             raise FunctionError(
-                f"{self._name} raised {said(error)} (it was given the row {shown(row)})"
+                f"{function_name(self.fn)} raised {said(error)} (it was given the row {shown(row)})"
             ) from error
-        plan = self._change(self._checked(result, row))
+        plan = self.change(self._checked(result, row))
         # This place differs from every other place, whatever was opened before: random values follow from the numbers.
-        lane = self._lane
+        lane = self.lane
         number = chunk.number if lane is None else chunk.number * lane.count + lane.number
-        first_place = ((self._place + 1) << ELEMENT_BITS | number) << PLACE_BITS
-        return Element(number=chunk.number, before=chunk.before, plan=self._context.plan(plan, first_place))
+        first_place = ((self.place + 1) << ELEMENT_BITS | number) << PLACE_BITS
+        return Element(number=chunk.number, before=chunk.before, plan=self.context.plan(plan, first_place))
 
     def _checked(self, result: object, row: dict[str, Any]) -> Node:
-        plan = self._plan_of(result)
-        what = f"{self._name} returned a {type(result).__name__} for the row {shown(row)}"
+        plan = self.plan_of(result)
+        what = f"{function_name(self.fn)} returned a {type(result).__name__} for the row {shown(row)}"
         if plan is None:
             raise FunctionError(f"{what}, expected an arrowflow.Dataset")
         if plan.batched:
             raise FunctionError(
-                f"{what} that comes in batches, which would not stay whole; put `batch` after `{self._operator}`"
+                f"{what} that comes in batches, which would not stay whole; put `batch` after `{self.operator}`"
             )
         return plan
-
-
-def element_specs(
-    operator: str,
-    fn: ElementFunction,
-    *,
-    plan_of: Callable[[object], Node | None],
-    change: Callable[[Node], Node],
-    place: int,
-    lane: Lane | None,
-    max_calls: int | None,
-) -> tuple[KernelSpec, KernelSpec]:
-    """Returns the cutter and the opener; the arguments are those of `OpenKernel`."""
-    cut = KernelSpec(
-        operator=operator,
-        kind="serial",
-        make=lambda context: RowKernel(),
-        position=Shape(RowsWanted),
-        facts=lambda: ("cut rows",),
-    )
-    opened = KernelSpec(
-        operator=operator,
-        kind="stateless",
-        phase="open",
-        make=lambda context: OpenKernel(
-            context, operator=operator, fn=fn, plan_of=plan_of, change=change, place=place, lane=lane
-        ),
-        cost="unknown",
-        max_calls=max_calls,
-        facts=lambda: (f"{function_name(fn)}(row), and plan what it returns",),
-    )
-    return cut, opened

@@ -34,9 +34,9 @@ from arrowflow.ops.combine.elements import (
     ElementFunction,
     InterleavePosition,
     OpenElement,
+    OpenKernel,
+    RowKernel,
     RowsWanted,
-    element_specs,
-    few_elements,
 )
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.ops.functions.function import code_digest, function_name
@@ -46,11 +46,13 @@ from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape, below
 from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
-from arrowflow.plan.walk import rewritten
+from arrowflow.plan.walk import rewritten, rows_in_lanes
 
 MAX_CYCLE_LENGTH = 512
 """The largest number of open inputs: each is some 100 bytes of a state, and a state has to stay under 64 KiB."""
 
+MIN_LANE_ELEMENTS = 8
+"""The least elements of a lane. Equal steps end with the shortest lane, and of 20 files in 16 lanes four would be left out."""
 
 _IN_ORDER: Final = Traits(opaque=True, borders=Borders.FREE, needs_rows=True, local=True, repeatable=False)
 _IN_ANY_ORDER: Final = dataclasses.replace(_IN_ORDER, resume=Resume.NONE)
@@ -131,8 +133,11 @@ class Interleave(PieceOperator, InLanes):
         }
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
-        """A lane opens its part of the elements."""
-        return few_elements(self.name, self.inputs[0], lanes) or InLanes.obstacle(self, lanes, times)
+        """A lane opens its part of the elements. Of few elements, lanes would have very different numbers of rows."""
+        rows = rows_in_lanes(self.inputs[0])
+        if rows is not None and rows < MIN_LANE_ELEMENTS * lanes:
+            return Obstacle(self.name, f"opens {rows:,} datasets, few for each of {lanes} lanes")
+        return InLanes.obstacle(self, lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
         """Opens the lane's elements."""
@@ -178,14 +183,29 @@ class Interleave(PieceOperator, InLanes):
         at_once = self.num_parallel_calls or (None if options.autotune else 1)
         block = f"{self.block_length:,} rows" if self.block_length else "one chunk"
         return (
-            *element_specs(
-                self.name,
-                self.fn,
-                plan_of=self.plan_of,
-                change=change,
-                place=self.place,
-                lane=self.lane,
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: RowKernel(),
+                position=Shape(RowsWanted),
+                facts=lambda: ("cut rows",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                phase="open",
+                make=lambda context: OpenKernel(
+                    context=context,
+                    operator=self.name,
+                    fn=self.fn,
+                    plan_of=self.plan_of,
+                    change=change,
+                    place=self.place,
+                    lane=self.lane,
+                ),
+                cost="unknown",
                 max_calls=self.num_parallel_calls,
+                facts=lambda: (f"{function_name(self.fn)}(row), and plan what it returns",),
             ),
             KernelSpec(
                 operator=self.name,
@@ -305,28 +325,23 @@ class InterleaveKernel(BoundaryKernel):
         if self._unopened:
             self._open_near()
         more = self._input
-        if element is None or (more is not None and self._has_room() and more.ready_without_error):
+        room = len(self._cycle) + (self._at_once is None) - self._seats - len(self._coming)
+        if element is None or (more is not None and room > 0 and more.ready_without_error):
             return more
         return element.stream
 
-    def _has_room(self) -> bool:
-        ahead = 1 if self._at_once is None else 0
-        return self._seats + len(self._coming) < len(self._cycle) + ahead
-
     def _open_near(self) -> None:
         """Opens the elements that should be at work now."""
-        near = self._unopened if self._at_once is None else self._next_turns(self._at_once)
+        near: Sequence[Element | None] = self._unopened
+        if self._at_once is not None:
+            coming = iter(self._coming)
+            turns = range(self._place, self._place + min(self._at_once, len(self._cycle)))
+            near = [self._cycle[place % len(self._cycle)] or next(coming, None) for place in turns]
         for element in near:
-            if element.plan is not None:
+            if element is not None and element.plan is not None:
                 element.stream = self._context.open(element.plan, self._epoch, element.start)
                 element.plan = None
         self._unopened = [element for element in self._unopened if element.stream is None]
-
-    def _next_turns(self, count: int) -> list[Element]:
-        coming = iter(self._coming)
-        turns = range(self._place, self._place + min(count, len(self._cycle)))
-        in_turn = [self._cycle[place % len(self._cycle)] or next(coming, None) for place in turns]
-        return [element for element in in_turn if element is not None]
 
     @property
     def exhausted(self) -> bool:
@@ -342,7 +357,9 @@ class InterleaveKernel(BoundaryKernel):
         else:
             element = self._cycle[self._place_of(stream)]
             assert element is not None
-            element.held.add(self._conforming(item, element))
+            what = f"what {self._function} returned for row {element.number:,}"
+            advice = f"`select` columns in one order and `cast` types in {self._function}"
+            element.held.add(item._replace(chunk=self._first.checked(item.chunk, what, advice)))
         return self._turns()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
@@ -384,12 +401,6 @@ class InterleaveKernel(BoundaryKernel):
         cycle = self._cycle
         places = itertools.chain((self._place,), range(len(cycle)))
         return next(p for p in places if (element := cycle[p]) is not None and element.stream is stream)
-
-    def _conforming(self, item: Item, element: Element) -> Item:
-        """Returns a chunk with the schema of the first chunk that had rows."""
-        what = f"what {self._function} returned for row {element.number:,}"
-        advice = f"`select` columns in one order and `cast` types in {self._function}"
-        return item._replace(chunk=self._first.checked(item.chunk, what, advice))
 
     # ------------------------------------------------------------------ turns
 

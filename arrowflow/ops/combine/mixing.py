@@ -20,26 +20,26 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
-from arrowflow.ops.combine.mix_position import MixPosition
-from arrowflow.ops.combine.mixed_rows import Choices, MixedRows
+from arrowflow.ops.combine.mix_operator import (
+    BLOCK_ROWS,
+    PART_BYTES,
+    Choices,
+    MixedRows,
+    MixOperator,
+    MixPosition,
+)
 from arrowflow.ops.combine.same_columns import Agreement
 from arrowflow.plan.position import Mark, Position
-from arrowflow.plan.widths import RowWidth
-
-BLOCK_ROWS = 16_384
-"""Rows of the output that are decided together: a multiple of the strata of the draws."""
 
 FIRST_ROWS = 64
 GROWTH = 4
-PART_BYTES = 16 << 20
-"""Rows of the first part; the largest ratio of a part to the part before; the bytes of a part."""
+"""Rows of the first part; the largest ratio of a part to the part before."""
 
 SMALL_BYTES = 1 << 20
 SMALL_CHUNKS = 64
@@ -58,32 +58,19 @@ class MixKernel(BoundaryKernel):
     A part may begin in one chunk of an input and end in the next chunk.
 
     Args:
-        opened: Numbers of the inputs that rows may come from.
-        num_inputs: How many inputs there are.
-        schema: The schema of the output, if known.
-        width: Bytes of a row by the plan as written.
+        node: The operator.
+        context: The stream's.
         stop: Whether the output ends where a row of an ended input is needed.
         again: Whether an ended input begins again, until all have ended.
-        context: The stream's.
     """
 
     chunks_held = 2
 
-    def __init__(
-        self,
-        opened: Sequence[int],
-        num_inputs: int,
-        schema: pa.Schema | None,
-        *,
-        width: RowWidth,
-        stop: bool,
-        again: bool = False,
-        context: Context,
-    ) -> None:
-        self._opened: Sequence[int] = opened
-        self._nobody = num_inputs
-        self._agreement = Agreement(schema)
-        self._width = width
+    def __init__(self, node: MixOperator, context: Context, *, stop: bool, again: bool = False) -> None:
+        self._num_sources = num_inputs = node.num_sources
+        self._opened: Sequence[int] = range(num_inputs)  # the inputs that rows may come from
+        self._agreement = Agreement(node.schema)
+        self._width = node.width
         self._stop = stop
         self._again = again
         self._had_rows: set[int] = set()  # inputs that may begin again
@@ -197,7 +184,7 @@ class MixKernel(BoundaryKernel):
         if (items := self._small.get(number)) is not None:
             items.append(item)
             pinned = sum(each.chunk.get_total_buffer_size() for each in items)
-            if pinned > SMALL_BYTES // self._nobody or len(items) > SMALL_CHUNKS:
+            if pinned > SMALL_BYTES // self._num_sources or len(items) > SMALL_CHUNKS:
                 del self._small[number]
         return self._parts()
 
@@ -257,7 +244,8 @@ class MixKernel(BoundaryKernel):
 
     def _limit_to(self, limit: int) -> None:
         self._limit = limit
-        self._needs = np.bincount(self._choices[:limit], minlength=self._nobody + 1)[: self._nobody].tolist()
+        counts = np.bincount(self._choices[:limit], minlength=self._num_sources + 1)
+        self._needs = counts[: self._num_sources].tolist()
         for number in self._repeated:
             held = self._held[number]
             while held.rows < self._needs[number]:
@@ -279,24 +267,20 @@ class MixKernel(BoundaryKernel):
         taken = [held.pop(need) for held, need in zip(self._held, self._needs, strict=True) if need]
         chunks = [chunk for some, _ in taken for chunk in some]
         num_bytes = sum(chunk.nbytes for chunk in chunks)
-        self._grow(rows, num_bytes)
+        if rows:
+            fitting = self._width.rows_in(PART_BYTES, num_bytes, rows)
+            self._most = min(BLOCK_ROWS, fitting, GROWTH * self._most)
         self._go_on()
         if rows and self._begins:
             self._begins = False
             yield Item(chunks[0].slice(0, 0), before, (), Origin(block))
         if rows:
-            kept = choices if rows == len(choices) else choices[choices != self._nobody]
+            kept = choices if rows == len(choices) else choices[choices != self._num_sources]
             tickets = tuple(ticket for _, some in taken for ticket in some)
             origin = Origin(block, 0, last=self.done or self._block > block)
             yield Item(MixedRows(chunks, kept, rows, num_bytes), self._position(), tickets, origin)
         if self._broken is None and self._draws is not None and not len(self._draws):
             self._end()
-
-    def _grow(self, rows: int, num_bytes: int) -> None:
-        """Sets the length of the next part."""
-        if rows:
-            fitting = self._width.rows_in(PART_BYTES, num_bytes, rows)
-            self._most = min(BLOCK_ROWS, fitting, GROWTH * self._most)
 
     def _go_on(self) -> None:
         """Finds the next work after the part: more of the block, the next block, or the end."""
@@ -321,7 +305,7 @@ class MixKernel(BoundaryKernel):
         return len(self._draws) < wanted and self._failure is None and self._has_more()
 
     def _wait(self) -> None:
-        self._draws, self._needs = None, [0] * self._nobody
+        self._draws, self._needs = None, [0] * self._num_sources
 
     def _leave(self, number: int) -> None:
         """Ends, or goes on without the input that lacks a needed row, unless that input failed."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError
@@ -23,14 +22,23 @@ from arrowflow.expr import Expr, Program, Project, compile_steps, expand, parse_
 from arrowflow.interchange.converted import arrays_of, column_exports
 from arrowflow.interchange.to_numpy import is_text
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.gather import GatherKernel, chosen
+from arrowflow.kernels.gather import GatherKernel, OfSchema, chosen
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StateKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.batches.group_by_window import with_key
 from arrowflow.ops.batches.row_selection import held_bytes
 from arrowflow.ops.columns.column_program import check_columns
-from arrowflow.ops.combine.classes import Classed, numbers_of, values_of
-from arrowflow.ops.combine.shares import Shares, acceptance, check_shares
+from arrowflow.ops.combine.classes import (
+    Classed,
+    Floats,
+    Integers,
+    Shares,
+    acceptance,
+    check_shares,
+    numbers_of,
+    values_of,
+)
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions, check_seed
 from arrowflow.plan.lane import InLanes, Obstacle
@@ -40,9 +48,6 @@ from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.random import RESAMPLE_DRAWS, Key, bits
 from arrowflow.types import is_untyped
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 BLOCK_ROWS = 512
 """Rows that are decided from the same counts. More would adapt later, fewer would cost more: 0.6 ms for 65,536 rows."""
@@ -153,10 +158,7 @@ class RejectionResample(RowOperator, InLanes):
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns and the columns of the class."""
-        schema = self.inputs[0].schema
-        if wanted is None or schema is None:
-            return (None,)
-        return (wanted.union(*(single.columns for single in expand(self.label, schema))),)
+        return (with_key(wanted, self.label, self.inputs[0].schema),)
 
     def _wrong(self, at: ClassCountPosition) -> str | None:
         sample = at.sample if at.sample or at.rows < SAMPLE_BLOCKS * BLOCK_ROWS else at.open
@@ -165,10 +167,8 @@ class RejectionResample(RowOperator, InLanes):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernels: one finds classes, one numbers and counts rows, one decides."""
-        counted = (
-            "by their number" if self.initial is not None else f"in blocks of {BLOCK_ROWS}, counting classes"
-        )
-        held = 0 if self.initial is not None else held_bytes(self.inputs[0], SAMPLE_BLOCKS * BLOCK_ROWS)
+        counts = self.initial is None
+        how = f"in blocks of {BLOCK_ROWS}, counting classes" if counts else "by their number"
         return (
             KernelSpec(
                 operator=self.name,
@@ -180,11 +180,11 @@ class RejectionResample(RowOperator, InLanes):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: ClassCountKernel(self) if self.initial is None else RowCountKernel(self),
-                position=Shape(ClassCountPosition, self._wrong) if self.initial is None else Shape(Counted),
+                make=lambda context: ClassCountKernel(self) if counts else RowCountKernel(self),
+                position=Shape(ClassCountPosition, self._wrong) if counts else Shape(Counted),
                 engine="numpy",
-                floor_bytes=held,
-                facts=lambda: (f"take rows {counted}",),
+                floor_bytes=held_bytes(self.inputs[0], SAMPLE_BLOCKS * BLOCK_ROWS) if counts else 0,
+                facts=lambda: (f"take rows {how}",),
             ),
             KernelSpec(
                 operator=self.name,
@@ -226,15 +226,11 @@ class ClassKernel(StatelessKernel):
 
     def __init__(self, node: RejectionResample) -> None:
         self._node = node
-        schema = node.inputs[0].schema
-        self._program = None if schema is None else node.program(schema)
+        self._program = OfSchema(node.program)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Classed:
         """Returns the chunk with its classes."""
-        if self._program is None:
-            # Two workers may both compile; either result is right, since all chunks have one schema.
-            self._program = self._node.program(chunk.schema)
-        found = self._program.run(chunk)
+        found = self._program(chunk.schema).run(chunk)
         nulls = found.column(0).null_count
         if nulls:
             raise DataError(
@@ -292,9 +288,7 @@ class ClassCountKernel(SerialKernel):
         self._target = node.target
         self._rows = 0
         self._held: list[Item] | None = []
-        self._sample = np.zeros(len(node.target), np.int64)
-        self._closed = np.zeros(len(node.target), np.int64)
-        self._open = np.zeros(len(node.target), np.int64)
+        self._sample, self._closed, self._open = np.zeros((3, len(node.target)), np.int64)
         self._num_held = 0
 
     def open(self, position: Position, epoch: int) -> Position:

@@ -22,9 +22,8 @@ import numpy.typing as npt
 
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.combine.mix_operator import MixOperator
-from arrowflow.ops.combine.mixed_rows import Choices
-from arrowflow.ops.combine.mixing import BLOCK_ROWS, Draws, MixKernel
+from arrowflow.ops.combine.mix_operator import BLOCK_ROWS, Choices, MixOperator
+from arrowflow.ops.combine.mixing import Draws, MixKernel
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.change import Change, Changeable
@@ -185,15 +184,8 @@ class SampleKernel(MixKernel):
     def __init__(self, node: SampleFromDatasets, context: Context) -> None:
         assert node.seed is not None
         self._node = node
-        super().__init__(
-            (),
-            len(node.inputs),
-            node.schema,
-            width=node.width,
-            stop=node.stop == "first_exhausted",
-            again=node.stop == "all_exhausted",
-            context=context,
-        )
+        stop, again = node.stop == "first_exhausted", node.stop == "all_exhausted"
+        super().__init__(node, context, stop=stop, again=again)
         self._key = (node.seed, SAMPLE_DRAWS, context.epoch)
         self._follow((Weights(node.shares, None),))
 

@@ -15,9 +15,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops.combine import rejection_resample
-from arrowflow.ops.combine.classes import Classed
+from arrowflow.ops.combine.classes import MAX_COUNTED_CLASSES, Classed
 from arrowflow.ops.combine.rejection_resample import DRAWN_ROWS, draws
-from arrowflow.ops.combine.shares import MAX_COUNTED_CLASSES
 from arrowflow.random import RESAMPLE_DRAWS, bits
 from arrowflow.testing import batches_of, check_operator, check_resume, chunked, cut
 from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, stands_for_all

@@ -15,6 +15,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops.combine import mixing
+from arrowflow.ops.combine.mix_operator import BLOCK_ROWS
 from arrowflow.ops.combine.sample_from_datasets import stratified
 from arrowflow.optimizer import RULES
 from arrowflow.random import SAMPLE_DRAWS
@@ -28,7 +29,7 @@ ALL_RULES = tuple(rule.name for rule in RULES)
 MANY = 10_000_000
 
 
-PARTS = [64, 256, 1024, 4096, mixing.BLOCK_ROWS - 64 - 256 - 1024 - 4096]
+PARTS = [64, 256, 1024, 4096, BLOCK_ROWS - 64 - 256 - 1024 - 4096]
 """Rows of the first parts of narrow rows."""
 
 
@@ -53,7 +54,7 @@ def reference(lengths: Sequence[int], weights: Sequence[float], seed: int, *, st
     ended, wanted = set[int](), {number for number, weight in enumerate(weights) if weight}
     rows: list[int] = []
     for block in itertools.count():
-        for draw in stratified(mixing.BLOCK_ROWS, (seed, SAMPLE_DRAWS, 0, block)).tolist():
+        for draw in stratified(BLOCK_ROWS, (seed, SAMPLE_DRAWS, 0, block)).tolist():
             while True:
                 total = sum(shares)
                 if not total:
@@ -237,7 +238,7 @@ def test_without_an_order_rows_are_the_same() -> None:
 
 def test_an_error_comes_behind_the_blocks_before_it() -> None:
     def failing(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.column("id")[0].as_py() > mixing.BLOCK_ROWS:
+        if batch.column("id")[0].as_py() > BLOCK_ROWS:
             raise ValueError("far in")
         return batch
 
