@@ -96,8 +96,8 @@ class Batch(RowOperator, RowAccess):
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the size, and whether a short last batch is dropped or filled."""
-        remainder = {"drop_remainder": self.drop_remainder}
-        return {"size": self.size, **remainder, **({} if self.mask is None else {"mask": self.mask})}
+        mask = {} if self.mask is None else {"mask": self.mask}
+        return {"size": self.size, "drop_remainder": self.drop_remainder, **mask}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's columns, then the mask."""
@@ -150,16 +150,6 @@ class Batch(RowOperator, RowAccess):
             splits=True,
             engine="arrow",
         )
-        padder = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: PadKernel(self.size, self.mask or ""),
-            engine="numpy+arrow",
-            facts=lambda: ("mark real rows, and fill the last batch",),
-        )
-        padders = () if self.mask is None else (padder,)
-        if not self.joins:
-            return (cutter, *padders)
         joiner = KernelSpec(
             operator=self.name,
             kind="stateless",
@@ -168,7 +158,14 @@ class Batch(RowOperator, RowAccess):
             max_calls=self.num_parallel_calls,
             facts=lambda: ("join the parts of a batch",),
         )
-        return (cutter, joiner, *padders)
+        padder = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: PadKernel(self.size, self.mask or ""),
+            engine="numpy+arrow",
+            facts=lambda: ("mark real rows, and fill the last batch",),
+        )
+        return (cutter, *[joiner] * self.joins, *[padder] * (self.mask is not None))
 
 
 def masked_schema(schema: pa.Schema, mask: str) -> pa.Schema:
@@ -183,10 +180,8 @@ def masked_schema(schema: pa.Schema, mask: str) -> pa.Schema:
 
 def masked(batch: pa.RecordBatch, mask: str, real: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """Returns a batch with the column that says which rows are real."""
-    bits = pa.py_buffer(np.packbits(real, bitorder="little"))
-    column = pa.Array.from_buffers(pa.bool_(), len(real), [None, bits])
     schema = masked_schema(batch.schema, mask)
-    return pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)
+    return pa.RecordBatch.from_arrays([*batch.columns, pa.array(real)], schema=schema)
 
 
 class BatchKernel(CuttingKernel):

@@ -7,14 +7,16 @@ The module `groups` decides which rows make a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import Cast, Expr, Program, Project, Step, compile_steps, parse_expression
+from arrowflow.interchange.to_numpy import is_text
 from arrowflow.kernels.gather import OfSchema
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
@@ -28,16 +30,6 @@ from arrowflow.plan.position import Gone, Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.types import is_untyped
-
-KEY_TYPES: tuple[Any, ...] = (
-    pa.types.is_integer,
-    pa.types.is_boolean,
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_date32,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +80,9 @@ class GroupByWindow(Operator):
         """Returns the key as text."""
         return f"group_by_window({self.key!r}, window_size={self.window_size})"
 
-    def program(self, schema: pa.Schema) -> Program:
-        """Returns the program that computes the key as a column of its own."""
-        return key_program(self.name, self.key, schema)
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, after a check that the key fits it."""
-        self.program(inputs[0])
+        key_program(self.name, self.key, inputs[0])
         return inputs[0]
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
@@ -106,7 +94,7 @@ class GroupByWindow(Operator):
         compute = KernelSpec(
             operator=self.name,
             kind="stateless",
-            make=lambda context: KeyKernel(self),
+            make=lambda context: KeyKernel(partial(key_program, self.name, self.key)),
             engine="numpy+arrow",
             facts=lambda: ("compute and number the keys of a chunk",),
         )
@@ -140,7 +128,9 @@ def key_program(operator: str, key: Expr, schema: pa.Schema) -> Program:
     type = program.schema.types[0]
     if pa.types.is_dictionary(type):  # an enum, which is grouped by its texts
         return compile_steps([*steps, Project((("key", Cast("key", pa.string())),))], schema)
-    if not (is_untyped(schema) or any(fits(type) for fits in KEY_TYPES)):
+    types = pa.types
+    fits = is_text(type) or types.is_integer(type) or types.is_boolean(type) or types.is_date32(type)
+    if not (fits or is_untyped(schema)):
         raise PlanError(
             f"{operator}: a key is an integer, a boolean, a string, a binary or a date, {key!r} is "
             f"{type}; `cast` it, or group by something like pl.col('x') // 100"
@@ -157,10 +147,14 @@ def with_key(wanted: Columns, key: Expr, schema: pa.Schema | None) -> Columns:
 
 
 class KeyKernel(StatelessKernel):
-    """Appends the keys of a chunk, as one more column of codes and dictionary."""
+    """Appends the keys of a chunk, as one more column of codes and dictionary.
 
-    def __init__(self, node: GroupByWindow) -> None:
-        self._program = OfSchema(node.program)
+    Args:
+        program: Returns the program that computes the key, for a schema.
+    """
+
+    def __init__(self, program: Callable[[pa.Schema], Program]) -> None:
+        self._program = OfSchema(program)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the chunk with its keys as the last column."""

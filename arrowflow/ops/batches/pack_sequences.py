@@ -24,14 +24,15 @@ from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.held import join
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.ops.batches.packing import Integers, Layout, cut, document_lengths, documents_of, fitted
+from arrowflow.ops.batches.packing import Integers, Layout, cut, document_lengths, fitted
 from arrowflow.ops.batches.padding import is_list, padding_value, plain
-from arrowflow.ops.batches.split_documents import DocumentRows, SplitKernel, split_shape
+from arrowflow.ops.batches.split_documents import DocumentRows, SplitKernel, SplitPosition
 from arrowflow.ops.columns.column_program import check_columns, column_names
 from arrowflow.ops.functions.bad_results import by_row, results_specs
 from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_choice, check_size
 from arrowflow.plan.lane import InLanes, Obstacle, small_windows
 from arrowflow.plan.node import BindContext, Columns, Count, Node
+from arrowflow.plan.shape import Shape, at_most
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
 from arrowflow.types import is_number, is_untyped, untyped
@@ -132,11 +133,6 @@ class PackSequences(Operator, InLanes):
         """The columns that are added."""
         return [name for name in (self.segment_ids, self.positions) if name is not None]
 
-    @property
-    def finds_bad(self) -> bool:
-        """Whether documents can be bad."""
-        return len(self.columns) > 1 or self.overlong == "raise"
-
     def arguments(self) -> Mapping[str, Any]:
         """Returns all arguments, numbers as text: NaN is not equal to itself, and JSON has no NaN."""
         one = len(self.columns) == 1
@@ -156,7 +152,8 @@ class PackSequences(Operator, InLanes):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes what becomes of bad documents."""
-        policy = self.policy.within(context.options) if self.finds_bad else self.policy
+        finds_bad = len(self.columns) > 1 or self.overlong == "raise"
+        policy = self.policy.within(context.options) if finds_bad else self.policy
         return dataclasses.replace(self, policy=policy).on(*inputs)
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
@@ -210,7 +207,7 @@ class PackSequences(Operator, InLanes):
                 if cuts
                 else CuttingKernel(self.window_rows)
             ),
-            position=split_shape(self.window_rows) if cuts else cut_shape(self.window_rows),
+            position=Shape(SplitPosition, self._wrong) if cuts else cut_shape(self.window_rows),
             splits=True,
             buffer_items=1,
             floor_bytes=row_bytes(self.inputs[0].schema) * self.window_rows,
@@ -225,6 +222,10 @@ class PackSequences(Operator, InLanes):
             facts=lambda: (f"{self.strategy} into rows of {self.length:,}, one call a window",),
         )
         return collect, pack, *results_specs(self.name, self.name, policy=self.policy, unit="document")
+
+    def _wrong(self, at: SplitPosition) -> str | None:
+        # Documents that are gone or left are no more than were counted with windows.
+        return at_most("offset + left", at.offset + at.left, at.number * self.window_rows)
 
     def sizes_of(self, chunks: Sequence[pa.RecordBatch]) -> tuple[Integers, npt.NDArray[np.bool_]]:
         """Returns the tokens of each document in rows, and whether it is bad; of bad ones none are.
@@ -310,8 +311,7 @@ class PackKernel(GatherKernel):
         node = self._node
         number = node.columns.index(name)
         bos = None if node.bos is None else node.bos[number]
-        documents = documents_of([each.column(name) for each in chunks])
-        tokens = layout.tokens(documents, node.pad_values[number], bos)
+        tokens = layout.tokens([each.column(name) for each in chunks], node.pad_values[number], bos)
         if tokens.null_count:
             raise DataError(
                 f"pack_sequences: expected tokens, found {tokens.null_count:,} nulls within the documents of "

@@ -22,18 +22,6 @@ from arrowflow.types import numpy_dtype
 Integers = npt.NDArray[np.int64]
 
 
-class Documents(NamedTuple):
-    """The documents of a window, in one column.
-
-    Attributes:
-        values: The tokens of each chunk.
-        begins: First token of each document, counted through all `values`.
-    """
-
-    values: list[pa.Array]
-    begins: Integers
-
-
 class Pieces(NamedTuple):
     """The pieces of documents that are copied into rows, ordered by row.
 
@@ -50,8 +38,8 @@ class Pieces(NamedTuple):
     rows: Integers
 
 
-def documents_of(columns: Sequence[pa.Array]) -> Documents:
-    """Returns the documents in chunks of a list column."""
+def documents_of(columns: Sequence[pa.Array]) -> tuple[list[pa.Array], Integers]:
+    """Returns the tokens of each chunk of a list column, and each document's first token, counted through all of them."""
     values, begins, base = [], [], 0
     for column in columns:
         bounds = column.offsets.to_numpy().astype(np.int64)
@@ -59,7 +47,7 @@ def documents_of(columns: Sequence[pa.Array]) -> Documents:
         values.append(column.values.slice(first, last - first))
         begins.append(bounds[:-1] + (base - first))
         base += last - first
-    return Documents(values, np.concatenate(begins))
+    return values, np.concatenate(begins)
 
 
 def document_lengths(columns: Sequence[pa.Array]) -> Integers:
@@ -222,14 +210,15 @@ class Layout:
         filled = np.bincount(rows, weights=pieces.sizes, minlength=num_rows).astype(np.int64)
         self._sizes[self._at], self._sizes[self._pads] = pieces.sizes, length - filled
 
-    def tokens(self, documents: Documents, pad_value: Any, bos: Any) -> pa.Array:
-        """Returns the tokens of a column; `bos`, unless None, comes before each document and counts as its first token."""
-        values, pieces = documents.values, self._pieces
+    def tokens(self, columns: Sequence[pa.Array], pad_value: Any, bos: Any) -> pa.Array:
+        """Returns the tokens of a list column, given by chunks; `bos`, unless None, comes before each document and counts as its first token."""
+        pieces = self._pieces
+        values, first_tokens = documents_of(columns)
         type = values[0].type
         dtype = numpy_dtype(type)
         begins, sizes = np.empty_like(self._sizes), self._sizes
         begins[self._pads] = num_tokens = sum(map(len, values))
-        begins[self._at] = documents.begins[pieces.owners] + pieces.starts
+        begins[self._at] = first_tokens[pieces.owners] + pieces.starts
         more = [_array(np.full(self._length, pad_value, dtype), type)]
         if bos is not None:
             more.append(_array(np.full(1, bos, dtype), type))

@@ -119,18 +119,18 @@ class PaddedBatch(Operator):
                 f"no column can be padded with {shown(self.padding_value)} ({type(self.padding_value).__name__}); columns "
                 "of lists are " + (", ".join(f"{field.name}: {field.type}" for field in lists) or "none")
             )
-        return tuple(self._column(field, shapes.get(field.name, ()), values) for field in lists)
-
-    def _column(self, field: pa.Field, sizes: Sizes, values: Mapping[str, Any]) -> ColumnPadding:
-        everywhere = self.padding_value if self._pads(field) else None
-        return column_padding(
-            field.name,
-            field.type,
-            sizes,
-            values.get(field.name, everywhere),
-            multiple_of=self.multiple_of,
-            steps=self.steps[1] if self.steps is not None and self.steps[0] == field.name else (),
-            truncate=self.truncate,
+        steps = {} if self.steps is None else dict([self.steps])
+        return tuple(
+            column_padding(
+                field.name,
+                field.type,
+                shapes.get(field.name, ()),
+                values.get(field.name, self.padding_value if self._pads(field) else None),
+                multiple_of=self.multiple_of,
+                steps=steps.get(field.name, ()),
+                truncate=self.truncate,
+            )
+            for field in lists
         )
 
     def _pads(self, field: pa.Field) -> bool:
@@ -147,20 +147,19 @@ class PaddedBatch(Operator):
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema with the types of padded columns, and columns of lengths at the end."""
         try:
-            return self._padded_schema(inputs[0])
+            types = {column.name: column.output_type for column in self.columns(inputs[0])}
+            fields = [field.with_type(types.get(field.name, field.type)) for field in inputs[0]]
+            taken = {field.name for field in fields}
+            for _, name in self.lengths:
+                if name in taken:
+                    raise PlanError(
+                        f"lengths: there is a column {name!r} already; give the lengths another name"
+                    )
+                taken.add(name)
+                fields.append(pa.field(name, pa.int64()))
         except PlanError as error:
             error.locate(operator=self.operator)
             raise
-
-    def _padded_schema(self, schema: pa.Schema) -> pa.Schema:
-        types = {column.name: column.output_type for column in self.columns(schema)}
-        fields = [field.with_type(types.get(field.name, field.type)) for field in schema]
-        taken = {field.name for field in fields}
-        for _, name in self.lengths:
-            if name in taken:
-                raise PlanError(f"lengths: there is a column {name!r} already; give the lengths another name")
-            taken.add(name)
-            fields.append(pa.field(name, pa.int64()))
         return pa.schema(fields)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:

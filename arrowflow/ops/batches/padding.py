@@ -13,6 +13,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Any, cast
 
 import numpy as np
@@ -162,9 +164,7 @@ class ColumnPadding:
 
     def _wrapped(self, values: pa.Array, rows: int, shape: Sequence[int]) -> pa.Array:
         """Returns the padded values as lists of lists of this shape."""
-        counts = [rows]
-        for length in shape:
-            counts.append(counts[-1] * length)
+        counts = accumulate((rows, *shape), mul)
         for type, count, length in reversed(list(zip(self.types, counts, shape, strict=False))):
             buffers = [None]
             if is_list(type):
@@ -188,14 +188,7 @@ def column_padding(
 ) -> ColumnPadding:
     """Returns the padding of a column of lists.
 
-    Args:
-        name: Its name.
-        type: Its type.
-        sizes: Lengths by level, from the outermost; a level without a length gets the longest of a batch.
-        value: The padding value; None stands for 0, False or nothing.
-        multiple_of: The longest length is rounded up to a multiple of this number.
-        steps: Ascending lengths; the longest row is rounded up to the next of them instead.
-        truncate: Whether lists longer than a given length are cut off.
+    Further levels than `sizes` has get the longest length of a batch. The `value` None stands for 0, False or nothing.
 
     Raises:
         PlanError: There are more lengths than levels; or the value does not have this type.
@@ -267,27 +260,13 @@ def padding_value(name: str, type: pa.DataType, value: Any) -> pa.Array:
         >>> padding_value("x", pa.string(), None).to_pylist()
         ['']
     """
-    if value is not None:
-        return _given(name, type, value)
-    zero = _zeros(type, 1)
-    if zero is None:
-        raise PlanError(
-            f"column {name!r} has lists of {type}, for which there is no padding; drop it before, or convert it"
-        )
-    return zero
-
-
-def plain(value: Any) -> Any:
-    """Returns a NumPy number as a Python number, and any other value as it is.
-
-    Examples:
-        >>> plain(np.int64(3)), plain(np.bool_(True)), plain("x")
-        (3, True, 'x')
-    """
-    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biuf" else value
-
-
-def _given(name: str, type: pa.DataType, value: Any) -> pa.Array:
+    if value is None:
+        zero = _zeros(type, 1)
+        if zero is None:
+            raise PlanError(
+                f"column {name!r} has lists of {type}, for which there is no padding; drop it before, or convert it"
+            )
+        return zero
     if isinstance(value, str) is not is_string(type):
         # Arrow would write a number as a text, and read a text as a number.
         raise PlanError(f"column {name!r} has values of type {type}, and {shown(value)} is none")
@@ -300,6 +279,16 @@ def _given(name: str, type: pa.DataType, value: Any) -> pa.Array:
             f"column {name!r} has values of type {type}, and {shown(value)} is beyond the largest one"
         )
     return pa.repeat(found, 1)
+
+
+def plain(value: Any) -> Any:
+    """Returns a NumPy number as a Python number, and any other value as it is.
+
+    Examples:
+        >>> plain(np.int64(3)), plain(np.bool_(True)), plain("x")
+        (3, True, 'x')
+    """
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biuf" else value
 
 
 def _zeros(type: pa.DataType, count: int) -> pa.Array | None:

@@ -114,8 +114,6 @@ class SelectionKernel(GatherKernel):
         """Returns the batch."""
         rows = chunk.rows
         cuts = [*np.searchsorted(rows, chunk.starts).tolist(), len(rows)]
-        parts = []
-        for part, first, start, stop in zip(chunk.chunks, chunk.starts, cuts[:-1], cuts[1:], strict=True):
-            if start < stop:
-                parts.append(gathered(part, rows[start:stop] - first))
+        pieces = zip(chunk.chunks, chunk.starts, cuts[:-1], cuts[1:], strict=True)
+        parts = [gathered(part, rows[at:stop] - first) for part, first, at, stop in pieces if at < stop]
         return joined_batch(parts, self._setting)

@@ -102,8 +102,7 @@ class SeriesKernel(StatelessKernel):
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> SeriesRows:
         """Returns the rows with their keys."""
         keys = self._program(chunk.schema).run(chunk).column(0).dictionary_encode("encode")
-        indices = keys.indices
-        codes = np.frombuffer(indices.buffers()[1], np.int32, len(indices), indices.offset * 4)
+        codes = keys.indices.to_numpy()
         order = np.argsort(codes, kind="stable")
         counts = np.bincount(codes, minlength=len(keys.dictionary))
         firsts = np.cumsum(counts) - counts
@@ -157,8 +156,7 @@ class HeldRows:
 
     def add(self, part: Part, needed: Callable[[Numbers], npt.NDArray[np.bool_]]) -> None:
         """Adds rows, and forgets some of those that are not needed any more."""
-        if len(part.rows):
-            self.parts.append(part)
+        self.parts.append(part)
         while len(self.parts) > 1 and len(self.parts[-2].rows) < 2 * len(self.parts[-1].rows):
             self.merge(self.parts[-2:], needed)
 
@@ -229,7 +227,12 @@ class SeriesWindowKernel(SerialKernel):
 
         yield from self._cut(ends, windows, last=item.origin.last and shape.drop_remainder)
         self._seen[numbers] += np.bincount(given.codes, minlength=len(numbers))
-        self._keep(given, (keys << _SHIFT) + rows)
+        held = (keys << _SHIFT) + rows
+        kept = np.flatnonzero(self._needed(held))
+        kept = kept[np.argsort(held[kept])]
+        if len(kept):
+            part = Part(held[kept], self._rows + kept, gathered(given.chunk, kept))
+            self._held.add(part, self._needed)
         self._rows += given.num_rows
 
     def finish(self) -> Iterator[Item]:
@@ -282,13 +285,6 @@ class SeriesWindowKernel(SerialKernel):
         first, stop = int(of_chunk.min()), int(of_chunk.max()) + 1
         places[inside] = total + of_chunk - first
         return SeriesWindows([*pieces, (given.chunk.slice(first, stop - first), None)], places)
-
-    def _keep(self, given: SeriesRows, rows: Numbers) -> None:
-        needed = np.flatnonzero(self._needed(rows))
-        needed = needed[np.argsort(rows[needed])]
-        if len(needed):
-            part = Part(rows[needed], self._rows + needed, gathered(given.chunk, needed))
-            self._held.add(part, self._needed)
 
     def _needed(self, rows: Numbers) -> npt.NDArray[np.bool_]:
         """Returns which rows are in windows that are not complete."""

@@ -19,7 +19,6 @@ from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.ops.batches.overlap import Overlap
 from arrowflow.ops.batches.packing import Integers
 from arrowflow.plan.position import Gone, Position
-from arrowflow.plan.shape import Shape, at_most
 
 
 @dataclass(slots=True)
@@ -53,13 +52,6 @@ class SplitPosition(NamedTuple):
     used: int
     left: int
     number: int
-
-
-def split_shape(window_rows: int) -> Shape:
-    """Returns the shape of the position of a kernel with windows of so many documents: they are no more than were counted."""
-    return Shape(
-        SplitPosition, lambda at: at_most("offset + left", at.offset + at.left, at.number * window_rows)
-    )
 
 
 class SplitKernel(SerialKernel):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.expr import Expr, parse_expression
@@ -178,7 +178,7 @@ class Window(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: SeriesKernel(lambda schema: key_program(self.name, by, schema)),
+                make=lambda context: SeriesKernel(partial(key_program, self.name, by)),
                 engine="numpy+arrow",
                 facts=lambda: ("find the series of each row",),
             ),
@@ -275,17 +275,12 @@ class WindowKernel(GatherKernel):
         node = self._node
         rows = join(chunk.chunks)
         if not (node.tiles and chunk.num_rows == chunk.windows * node.size):
-            places = self._places(chunk)
-            rows = gathered(rows, places, places < chunk.num_rows)
+            starts = np.arange(chunk.windows, dtype=np.int64) * node.shift
+            places = (starts[:, None] + np.arange(node.size, dtype=np.int64) * node.stride).ravel()
+            rows = gathered(rows, places, places < chunk.num_rows)  # past the end there is no row
         return as_lists(rows, node.size)
 
     def limit(self, chunk: WindowRows) -> tuple[str, str, str]:
         """See `GatherKernel.limit`."""
         what = f"window: {chunk.windows:,} windows of {self._node.size:,} rows cannot be gathered"
         return what, "65,536 rows", "use smaller windows"
-
-    def _places(self, chunk: WindowRows) -> npt.NDArray[np.int64]:
-        """Returns the row of each value; past the end there is no row."""
-        node = self._node
-        starts = np.arange(chunk.windows, dtype=np.int64) * node.shift
-        return (starts[:, None] + np.arange(node.size, dtype=np.int64) * node.stride).ravel()

@@ -224,6 +224,16 @@ def test_only_chunks_with_held_rows_are_kept(drop_remainder: bool) -> None:
         assert sum(chunk.num_rows for chunk, *_ in kernel._kept._kept) <= 70
 
 
+def test_a_chunk_without_rows_after_a_resume_keeps_the_counts() -> None:
+    """The rows that were emitted before the resume are still to come again."""
+    ds = af.from_arrow(TABLE).bucket_by_sequence_length("tokens", [2], [3, 3], no_padding=True)
+    assert isinstance(ds._plan, BucketBySequenceLength)
+    kernel = BucketKernel(ds._plan)
+    kernel.open((("start",), (2, 0), 1), 0)
+    (item,) = kernel.push(Item(table_of([])[:0], ("after",), None, Origin(0)))
+    assert item.position == (("after",), (2, 0), 1)
+
+
 def test_column_operators_above_do_not_change_the_buckets() -> None:
     ds = af.from_arrow(TABLE).shuffle(17, seed=1)
     plain = ds.bucket_by_sequence_length("tokens", [2, 4], [3, 2, 1], no_padding=True)
