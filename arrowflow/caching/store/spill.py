@@ -11,18 +11,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import io
 import mmap
 import os
 import tempfile
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.errors import CacheFullError, PlanError, WriteError, shown
-from arrowflow.storage import NO_ROOM, local_path
+from arrowflow.errors import CacheFullError, WriteError
+from arrowflow.storage import NO_ROOM
 
 FIRST_SEGMENT_BYTES: Final = 64 << 20
 MAX_SEGMENT_BYTES: Final = 4 << 30
@@ -37,11 +36,10 @@ class Segment:
 
     def __init__(self, folder: str, num_bytes: int) -> None:
         self.descriptor = -1
-        self.descriptor = _open_unnamed(folder)
+        with tempfile.TemporaryFile(prefix=".spilled-", dir=folder) as file:
+            self.descriptor = os.dup(file.fileno())
         os.ftruncate(self.descriptor, num_bytes)
-        self.buffer = pa.py_buffer(
-            mmap.mmap(self.descriptor, num_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        )
+        self.buffer = pa.py_buffer(mmap.mmap(self.descriptor, num_bytes, prot=mmap.PROT_READ))
         self.end = 0
 
     def __del__(self) -> None:
@@ -150,46 +148,29 @@ class SpillFiles:
             self._free.append(file)
 
 
-class Sink:
+class Sink(io.RawIOBase):
     """The sink that Arrow writes into: a part of a file."""
-
-    closed = False
 
     def __init__(self, descriptor: int, start: int) -> None:
         self._descriptor = descriptor
         self._place = start
 
-    def write(self, data: Any) -> None:
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
         """Writes all of `data`; a disk that fills up takes only a part at first."""
         view = memoryview(data).cast("B")
+        num_bytes = len(view)
         while view:
             count = os.pwrite(self._descriptor, view, self._place)
             self._place += count
             view = view[count:]
+        return num_bytes
 
     def tell(self) -> int:
         """Returns the place of the next byte."""
         return self._place
-
-    def flush(self) -> None:
-        """Does nothing: the map sees written bytes at once."""
-
-    def close(self) -> None:
-        """Does nothing: the segment closes its file."""
-
-
-def spill_folder(spill: str | os.PathLike[str] | None) -> str | None:
-    """Returns the value of `Cache.spill` for a user's argument.
-
-    Raises:
-        PlanError: The argument is no path.
-    """
-    if spill is None:
-        return None
-    path: Any = os.fspath(spill) if isinstance(spill, os.PathLike) else spill
-    if not isinstance(path, str) or not path or "://" in path:
-        raise PlanError(f"cache: spill is the path of a local folder, got {shown(spill)}")
-    return local_path(path, "cache: spill")
 
 
 def _write(chunk: pa.RecordBatch, sink: Any) -> None:
@@ -207,14 +188,3 @@ def _read(written: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
             "or cache in memory alone"
         )
     return chunk
-
-
-def _open_unnamed(folder: str) -> int:
-    flag = getattr(os, "O_TMPFILE", None)
-    if flag is not None:
-        # Some file systems cannot make a file without a name. Any other error happens again in the code after this.
-        with contextlib.suppress(OSError):
-            return os.open(folder, flag | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    descriptor, path = tempfile.mkstemp(prefix=".spilled-", dir=folder)
-    Path(path).unlink()
-    return descriptor

@@ -41,6 +41,11 @@ _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 """The units of ages, as Polars names them."""
 _AGE: Final = re.compile(r"(\d+(\.\d+)?[smhdw])+")
 
+_IN_STORES: Final = (
+    "; stores keep no time of the last use, and nobody knows who reads there: list and remove what lies below the address of a "
+    "cache with the tools of the store, or let a rule of the bucket end it after some days"
+)
+
 _ENTRY: Final = re.compile(r"[0-9a-f]{32}(-[a-z0-9]+)?")
 _LEFTOVER: Final = re.compile(
     rf"({re.escape(REMOVED)}|{re.escape(NEW)}|{_ENTRY.pattern}{re.escape(FILLING)})[0-9a-f]+"
@@ -95,7 +100,7 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
         >>> for entry in af.cache_info("cache"):
         ...     print(entry.fingerprint, entry.bytes, entry.complete, entry.last_used)
     """
-    return _entries(local_folder("cache_info", path), links=True)
+    return _entries(local_folder("cache_info", path, if_remote=_IN_STORES), links=True)
 
 
 def cache_clear(
@@ -129,7 +134,7 @@ def cache_clear(
         >>> af.cache_clear("cache", older_than="7d", max_bytes="100GiB")
         []
     """
-    root = local_folder("cache_clear", path)
+    root = local_folder("cache_clear", path, if_remote=_IN_STORES)
     age = _age(older_than)
     most = None if max_bytes is None else parse_bytes("cache_clear: max_bytes", max_bytes)
     now = datetime.now(UTC)
@@ -152,21 +157,17 @@ def cache_clear(
 # ------------------------------------------------------------------------------------------- looking
 
 
-def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
+def local_folder(operator: str, path: str | os.PathLike[str], *, if_remote: str = "") -> Path:
     """Returns the absolute path of a local folder, which need not exist.
 
     Raises:
-        PlanError: `path` is a remote address, or no path.
+        PlanError: `path` is no path, or a remote address; then `if_remote` is the end of the text.
     """
     given: Any = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(given, str) or not given:
-        raise PlanError(f"{operator}: expected the path of a local folder, got {shown(path)}")
-    if "://" in given:
-        raise PlanError(
-            f"{operator}: expected the path of a local folder, got {shown_paths(path)}; stores keep no time of the last use, "
-            "and nobody knows who reads there: list and remove what lies below the address of a cache with the tools of the "
-            "store, or let a rule of the bucket end it after some days"
-        )
+    is_text = isinstance(given, str) and given != ""
+    if not is_text or "://" in given:
+        more = if_remote if is_text else ""
+        raise PlanError(f"{operator}: expected the path of a local folder, got {shown_paths(path)}{more}")
     return Path(local_path(given, operator))
 
 
@@ -190,9 +191,8 @@ def _age(older_than: timedelta | float | str | None) -> timedelta | None:
 
 
 def _entries(root: Path, *, links: bool) -> list[CacheEntry]:
-    found = [_look(folder) for folder in _folders(root, links=links) if _ENTRY.fullmatch(folder.name)]
-    entries = [entry for entry in found if entry is not None]
-    return sorted(entries, key=lambda entry: (entry.last_used, entry.fingerprint))
+    folders = [folder for folder in _folders(root, links=links) if _ENTRY.fullmatch(folder.name)]
+    return sorted(filter(None, map(_look, folders)), key=lambda entry: (entry.last_used, entry.fingerprint))
 
 
 def _folders(root: Path, *, links: bool = False) -> list[Path]:

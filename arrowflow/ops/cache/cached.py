@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
-from arrowflow.caching.store.spill import spill_folder
 from arrowflow.caching.store.upkeep import local_folder
 from arrowflow.errors import PlanError
 from arrowflow.ops.cache.cache import Cache
@@ -34,40 +33,21 @@ def cached(
     check_choice("cache", "verify", verify, ("first", "never"))
     if key is not None and not isinstance(key, str):
         raise PlanError(f"cache: key is a string, got {type(key).__name__}")
+    kept: dict[str, Any] = {"key": key, "compression": compression, "on_full": on_full, "verify": verify}
     if path is None:
-        given = {
-            "key": key,
-            "compression": compression,
-            "on_full": None if on_full == "error" else on_full,
-            "verify": None if verify == "first" else verify,
-            "storage_options": storage_options,
-        }
-        for name, value in given.items():
-            if value is not None:
+        usual = {"on_full": "error", "verify": "first"}
+        for name, value in (kept | {"storage_options": storage_options}).items():
+            if value not in (None, usual.get(name)):
                 raise PlanError(
                     f"cache: {name}= is for a cache in a folder; name it, as in cache('folder', {name}=…)"
                 )
-        return Cache(inputs=(below,), spill=spill_folder(spill))
+        folder = None if spill is None else str(local_folder("cache: spill", spill))
+        return Cache(inputs=(below,), spill=folder)
     if spill is not None:
         raise PlanError("cache: with a path all rows lie in that folder, and none spill; leave out spill=")
     settings = place_of(DiskCache.name, None, storage_options)
     if is_address(path):
         if on_full != "error":
             raise PlanError("cache: on_full= is for a disk that has no room, and a store has; leave it out")
-        return SharedCache(
-            inputs=(below,),
-            path=str(path),
-            settings=settings,
-            key=key,
-            compression=compression,
-            on_full=on_full,
-            verify=verify,
-        )
-    return DiskCache(
-        inputs=(below,),
-        path=str(local_folder(DiskCache.name, path)),
-        key=key,
-        compression=compression,
-        on_full=on_full,
-        verify=verify,
-    )
+        return SharedCache(inputs=(below,), path=str(path), settings=settings, **kept)
+    return DiskCache(inputs=(below,), path=str(local_folder(DiskCache.name, path)), **kept)

@@ -7,8 +7,9 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import polars as pl
@@ -133,7 +134,7 @@ def test_no_name_is_ever_seen_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
 ) -> None:
     if not unnamed:
-        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+        monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False, raising=False)
     file = SpillFile(str(tmp_path))
     for _ in range(3):
         assert file.move(doubles(9)).chunk.equals(doubles(9))
@@ -170,11 +171,11 @@ def test_a_folder_that_is_gone_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_too_many_open_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def refuse(*_: Any) -> int:
+    def refuse(**_: Any) -> IO[bytes]:
         raise OSError(number, os.strerror(number))
 
     file = SpillFile(str(tmp_path))
-    monkeypatch.setattr(spill, "_open_unnamed", refuse)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     refused(af.WriteError, lambda: file.move(doubles(1)), "too many are open", "ulimit -n", str(tmp_path))
     monkeypatch.undo()
     assert file.move(doubles(1)).chunk.equals(doubles(1))

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.caching.store.spill import spill_folder
 from arrowflow.errors import CacheFullError
 from arrowflow.ops.cache.cache import Cache
 from arrowflow.testing import assert_same_batches, batches_of, check_dataset, check_operator
@@ -56,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def spilled(dataset: af.Dataset, folder: Path, ram_budget: int | None = None) -> af.Dataset:
-    cached = af.Dataset(Cache(inputs=(dataset._plan,), spill=spill_folder(folder)))
+    cached = af.Dataset(Cache(inputs=(dataset._plan,), spill=str(folder)))
     return cached if ram_budget is None else cached.with_options(af.Options(ram_budget=ram_budget))
 
 
@@ -376,13 +375,19 @@ def test_a_folder_that_is_not_there_is_an_error_before_anything_runs(tmp_path: P
 
 @pytest.mark.parametrize("given", ["", 3, b"bytes", "s3://bucket/folder", True])
 def test_what_is_no_path_is_refused(given: Any) -> None:
-    refused(af.PlanError, lambda: spill_folder(given), "spill", repr(given))
+    refused(af.PlanError, lambda: af.range(3).cache(spill=given), "spill", repr(given))
 
 
 def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert spill_folder("here") == spill_folder(Path("here")) == str(tmp_path / "here")
-    assert spill_folder(None) is None
+    for given, folder in (
+        ("here", str(tmp_path / "here")),
+        (Path("here"), str(tmp_path / "here")),
+        (None, None),
+    ):
+        plan = af.range(3).cache(spill=given)._plan
+        assert isinstance(plan, Cache)
+        assert plan.spill == folder
 
 
 def test_explain_says_what_is_where(folder: Path) -> None:
