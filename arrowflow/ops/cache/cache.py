@@ -14,16 +14,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.caching.store.over_budget import over_budget
-from arrowflow.errors import ArrowflowError, PlanError
+from arrowflow.errors import ArrowflowError, BudgetError, PlanError
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import BorrowedTicket, Item, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
@@ -50,7 +48,37 @@ from arrowflow.plan.walk import fold, post_order, repeatable, rows_in_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cache(RowOperator, InLanes, RowAccess):
+class KeepsRows(RowOperator, InLanes, RowAccess):
+    """An operator that keeps its input's rows of epoch 0: the base of all caches."""
+
+    name: ClassVar[str] = "cache"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing: a cache does not change the rows that come."""
+        return {}
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns all columns: other epochs and other datasets may want others."""
+        return (None,)
+
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """See `obstacle_of`.
+
+        A lane keeps its rows of epoch 0, so their remainder never goes to another lane, and finite repetitions add it up.
+        """
+        plan = self.inputs[0]
+        return adds_up(rows_in_lanes(plan), lanes, times) or obstacle_of(plan, lanes, 1)
+
+    def rows_wanted(self, rows: int | None) -> None:
+        """Returns None: what it keeps does not depend on what comes after it."""
+
+    def rows_again(self, rows: int) -> int | None:
+        """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
+        return None if rows else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache(KeepsRows):
     """Its input as it is in epoch 0, in every epoch; computed once, and kept in memory by the dataset.
 
     Row order: as its input, also with `deterministic=False`. Memory: all of its input, charged to the budget of each
@@ -62,15 +90,10 @@ class Cache(RowOperator, InLanes, RowAccess):
         store: The items cached so far.
     """
 
-    name: ClassVar[str] = "cache"
     traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True, once=True)
 
     spill: str | None = field(default=None, compare=False)
     store: MemoryStore = field(default_factory=MemoryStore, compare=False, repr=False)
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing: a cache does not change the rows that come."""
-        return {}
 
     def describe(self) -> str:
         """Returns the operator as one line."""
@@ -78,15 +101,12 @@ class Cache(RowOperator, InLanes, RowAccess):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Puts the operators before the cache into one exact order."""
-        if self.spill is not None and not _can_be_written(self.spill):
+        # Its inner name "." can be reached only if it is a folder.
+        if self.spill is not None and not os.access(f"{self.spill}/.", os.W_OK | os.X_OK):
             raise PlanError(
                 f"spill={self.spill!r} is no folder that can be written; make it first, or name another one"
             )
         return self.on(in_order(inputs[0]))
-
-    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns all columns: other epochs and other datasets may want others."""
-        return (None,)
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Orders the source, by the order of epoch 0."""
@@ -95,17 +115,6 @@ class Cache(RowOperator, InLanes, RowAccess):
     def random_access(self) -> Node:
         """All rows stay in memory, or in mapped files."""
         return self
-
-    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
-        """See `kept_rows_obstacle`."""
-        return kept_rows_obstacle(self.inputs[0], lanes, times)
-
-    def rows_wanted(self, rows: int | None) -> None:
-        """Returns None: what it keeps does not depend on what comes after it."""
-
-    def rows_again(self, rows: int) -> int | None:
-        """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
-        return None if rows else 0
 
     def copies(self) -> tuple[str, ...]:
         """Returns how chunks are stored that do not fit."""
@@ -129,14 +138,6 @@ class Cache(RowOperator, InLanes, RowAccess):
         )
 
 
-def kept_rows_obstacle(plan: Node, lanes: int, times: Count) -> Obstacle | None:
-    """Returns the obstacle of a cache after a plan, see `obstacle_of`.
-
-    A lane keeps its rows of epoch 0, so their remainder never goes to another lane, and finite repetitions add it up.
-    """
-    return adds_up(rows_in_lanes(plan), lanes, times) or obstacle_of(plan, lanes, 1)
-
-
 def adds_up(rows: Count, lanes: int, times: Count) -> Obstacle | None:
     """Returns the obstacle of so many kept rows that are repeated; of many rows an endless repetition hardly shows it."""
     if not isinstance(rows, int) or rows % lanes == 0 or times == 1:
@@ -152,13 +153,6 @@ def dealt_caches(plan: Node) -> bool:
     if plan.traits.collects:
         return False
     return plan.name == Cache.name or any(map(dealt_caches, plan.inputs))
-
-
-def _can_be_written(folder: str) -> bool:
-    try:
-        return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    except OSError:  # the name is too long, or the folder may not be read
-        return False
 
 
 def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:
@@ -208,12 +202,11 @@ class CacheKernel(BoundaryKernel):
         self._owner = self._prefix if self._is_private else shelf  # of this run's claims
         self._budget_bytes = budget_bytes
         self._spill = node.spill
-        self._count: Callable[[], int | None] = lambda: _known_rows(node.inputs[0])
+        self._input = node.inputs[0]
         self._context = context
         self._position: Position = None
-        self._number: int | None = (
-            0  # of the next item; None where the number is unknown, and nothing is added
-        )
+        # Of the next item; None where the number is unknown, and nothing is added.
+        self._number: int | None = 0
         self._stream: StreamHandle | None = None
         self._addresses: set[int] | None = None  # of all buffers before the next item
         self._total_bytes = 0
@@ -256,15 +249,27 @@ class CacheKernel(BoundaryKernel):
 
     def _check_budget(self, total_bytes: int, num_items: int, *more: pa.RecordBatch) -> None:
         """Raises `BudgetError` if the first items, with the batches that come next, take more than the budget."""
-        if total_bytes > self._budget_bytes:
-            entries, spills = self._prefix.entries, self._spill is not None
-            raise over_budget(
-                [*(entries[number].chunk for number in range(num_items)), *more],
-                total_bytes,
-                budget_bytes=self._budget_bytes,
-                all_rows=None if spills else self._count(),
-                spills=spills,
-            )
+        over_bytes = total_bytes - self._budget_bytes
+        if over_bytes <= 0:
+            return
+        text = f"the cached rows take {total_bytes:,} bytes, {over_bytes:,} more than ram_budget allows"
+        text += f" ({self._budget_bytes:,})"
+        if self._spill is not None:
+            text += "; raise ram_budget, or free them by cache_clear() and let them be spilled"
+            raise BudgetError(text)
+        chunks = [*(self._prefix.entries[number].chunk for number in range(num_items)), *more]
+        rows, all_rows = sum(chunk.num_rows for chunk in chunks), _known_rows(self._input)
+        if all_rows is not None and all_rows > rows > 0:
+            # A buffer that the chunks share, or a slice's buffer, exists once for any number of rows. So for the rows that
+            # are still to come, only bytes that belong to the rows themselves count.
+            of_rows = min(sum(int(chunk.nbytes) for chunk in chunks), total_bytes)
+            whole = max(total_bytes, of_rows * all_rows // rows)
+            more_bytes = whole - self._budget_bytes
+            text += f"; all {all_rows:,} rows would take some {whole:,}, {more_bytes:,} more than it allows"
+        raise BudgetError(
+            f"{text}; raise ram_budget, cache fewer rows or columns, keep them in files with cache(path), or let what "
+            "does not fit be spilled with cache(spill=folder)"
+        )
 
     def next_input(self) -> StreamHandle | None:
         """Returns its input, as epoch 0, from where the prefix ends."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -42,6 +42,7 @@ class Stored(NamedTuple):
         return sum(link.rows for link in self.chunk.links[self.start :])
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """Computed items that make one chunk.
 
@@ -51,32 +52,25 @@ class Group:
         first_row: Rows before the group.
         before: The position before the group.
         schema: Schema of its batches; without batches, the schema of the batches before it.
+        began: When its first item came.
         end: Whether nothing comes after the group.
         items: The items; a batch without rows only has a link.
+        tickets: The tickets of the items with rows.
         num_rows: Rows of the items.
         num_bytes: Bytes of these rows.
-        began: When its first item came.
     """
 
-    def __init__(
-        self,
-        entry: AnyEntry,
-        claim: Claim | Free | None,
-        first_row: int,
-        before: Position,
-        schema: pa.Schema,
-        began: float,
-    ) -> None:
-        self.entry = entry
-        self.claim = claim
-        self.first_row = first_row
-        self.before = before
-        self.schema = schema
-        self.end = False
-        self.items: list[tuple[pa.RecordBatch, Link]] = []
-        self.tickets: list[Ticket] = []
-        self.num_rows = self.num_bytes = 0
-        self.began = began
+    entry: AnyEntry
+    claim: Claim | Free | None
+    first_row: int
+    before: Position
+    schema: pa.Schema
+    began: float
+    end: bool = False
+    items: list[tuple[pa.RecordBatch, Link]] = field(default_factory=list)
+    tickets: list[Ticket] = field(default_factory=list)
+    num_rows: int = 0
+    num_bytes: int = 0
 
     @property
     def position(self) -> Position:
@@ -132,10 +126,11 @@ def selected(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     )
 
 
+@dataclass(eq=False, kw_only=True)
 class ChunkKernel(ReaderKernel):
     """Writes missing chunks, and makes the batches of chunks that are compressed or far away. Mapped ones pass unchanged.
 
-    Args:
+    Attributes:
         progress: The state of the run.
         inflation: The bytes that a byte of a stored chunk takes in memory; 0 for mapped chunks.
         bypasses: Whether a run goes on without a cache that has no room.
@@ -145,25 +140,16 @@ class ChunkKernel(ReaderKernel):
 
     passes = True
 
-    def __init__(
-        self,
-        progress: EntryProgress,
-        *,
-        inflation: int,
-        bypasses: bool,
-        in_place: bool,
-        columns: Columns,
-    ) -> None:
-        self._progress = progress
-        self._inflation = inflation
-        self._bypasses = bypasses
-        self._in_place = in_place
-        self._columns = columns
+    progress: EntryProgress
+    inflation: int
+    bypasses: bool
+    in_place: bool
+    columns: Columns
 
     def num_bytes(self, payload: Stored | Group) -> int:
         """Returns the bytes that decoding takes; mapped memory is not the pipeline's."""
         if isinstance(payload, Stored):
-            return self._inflation * payload.chunk.num_bytes
+            return self.inflation * payload.chunk.num_bytes
         return payload.num_bytes
 
     def splits(self, payload: Stored | Group) -> Collection[int]:
@@ -181,34 +167,30 @@ class ChunkKernel(ReaderKernel):
 
     def _written(self, group: Group) -> Iterator[Made]:
         committed = None
-        if not self._progress.full:
+        if not self.progress.full:
             try:
                 committed = group.entry.commit(
                     group.first_row, group.before, group.items, group.schema, end=group.end
                 )
             except CacheFullError as error:
-                self._progress.go_on_without(error, bypasses=self._bypasses)
+                self.progress.go_on_without(error, bypasses=self.bypasses)
         if committed is not None:
-            self._progress.ended |= group.end
-            opened = (
-                group.entry.open(committed) if self._in_place and isinstance(group.entry, Entry) else None
-            )
+            self.progress.ended |= group.end
+            opened = group.entry.open(committed) if self.in_place and isinstance(group.entry, Entry) else None
             if opened is not None:
                 yield from self._items(opened, 0)
-            if self._progress.ended:
+            if self.progress.ended:
                 group.entry.finish()
             if opened is not None:
                 return
         for batch, link in group.items:
             # Written items are handed out from memory: no reader has to read them again.
-            shown = selected(of_schema(batch, group.schema), self._columns)
+            shown = selected(of_schema(batch, group.schema), self.columns)
             yield Made(shown, link.position, link.last, link.split)
 
     def _items(self, chunk: Chunk, start: int) -> Iterator[Made]:
         for number in range(start, len(chunk.links)):
             link = chunk.links[number]
-            batch = selected(chunk.batch(number), self._columns)
-            yield Made(self._handed_out(batch), link.position, link.last, link.split)
-
-    def _handed_out(self, batch: pa.RecordBatch) -> Any:
-        return InPlaceRows(batch) if self._in_place and batch.num_rows else batch
+            batch = selected(chunk.batch(number), self.columns)
+            shown = InPlaceRows(batch) if self.in_place and link.rows else batch
+            yield Made(shown, link.position, link.last, link.split)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -31,15 +31,15 @@ from arrowflow.caching.store.entry import entry
 from arrowflow.caching.store.stored import CachedPlan
 from arrowflow.errors import PlanError
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.operator import Cost, KernelSpec, RowOperator
-from arrowflow.ops.cache.cache import facts_before, kept_rows_obstacle
+from arrowflow.kernels.operator import Cost, KernelSpec
+from arrowflow.ops.cache.cache import KeepsRows, facts_before
 from arrowflow.ops.cache.chunks import INFLATION, AnyEntry, ChunkKernel, progress_of
 from arrowflow.ops.cache.serving import DiskCacheKernel
 from arrowflow.ops.combine.interleave import in_order
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.access import RowAccess, SourceOrder, with_source_order
+from arrowflow.plan.access import SourceOrder, with_source_order
 from arrowflow.plan.file_source import FileSource
-from arrowflow.plan.lane import InLanes, Lane, Obstacle, in_lane
+from arrowflow.plan.lane import Lane, in_lane
 from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
@@ -48,7 +48,7 @@ from arrowflow.plan.walk import post_order, repeatable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskCache(RowOperator, InLanes, RowAccess):
+class DiskCache(KeepsRows):
     """Its input as it is in epoch 0, in every epoch and in every process that names the same folder.
 
     Row order: as its input; what it keeps has that order also with `deterministic=False`. Memory: a group of up to 8 MiB or one
@@ -67,7 +67,6 @@ class DiskCache(RowOperator, InLanes, RowAccess):
         shown: The columns that are yielded then, or None for all columns; a chunk has all of them.
     """
 
-    name: ClassVar[str] = "cache"
     traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True, once=True, known_by="fingerprint")
     # Chunks appear in order, so that a run that ends leaves no gap. A run that reads ahead in a gap would compute again
     # the rows after the gap.
@@ -84,15 +83,10 @@ class DiskCache(RowOperator, InLanes, RowAccess):
     in_place: bool = False
     shown: Columns = None
 
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing: a cache does not change the rows that come."""
-        return {}
-
     def describe(self) -> str:
         """Returns the operator as one line."""
-        return (
-            f"cache({self.path!r}{'' if self.compression is None else f', compression={self.compression!r}'})"
-        )
+        compression = "" if self.compression is None else f", compression={self.compression!r}"
+        return f"cache({self.path!r}{compression})"
 
     @property
     def in_memory(self) -> bool:
@@ -109,19 +103,11 @@ class DiskCache(RowOperator, InLanes, RowAccess):
         name = fingerprint(plan, options, self.key)
         return dataclasses.replace(self, fingerprint=name).on(plan)
 
-    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
-        """See `kept_rows_obstacle`."""
-        return kept_rows_obstacle(self.inputs[0], lanes, times)
-
     def in_lane(self, lane: Lane) -> Node:
         """Keeps the rows of each lane in an entry of their own."""
         (child,) = self.inputs
         name = hashlib.blake2b(repr((self.fingerprint, lane)).encode(), digest_size=16).hexdigest()
         return dataclasses.replace(self, fingerprint=name).on(in_lane(child, lane))
-
-    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns all columns: other epochs and other datasets may want others."""
-        return (None,)
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Orders the source, by the order of epoch 0; the result is another entry."""
@@ -144,32 +130,21 @@ class DiskCache(RowOperator, InLanes, RowAccess):
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, or the shown part of this schema."""
-        return (
-            inputs[0]
-            if self.shown is None
-            else pa.schema([each for each in inputs[0] if each.name in self.shown])
-        )
+        if self.shown is None:
+            return inputs[0]
+        return pa.schema([each for each in inputs[0] if each.name in self.shown])
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns its input's rows; where only a run tells these, the rows of the complete entry."""
         if inputs[0] is not None:
             return inputs[0]
-        found = self._entry()
-        found.refresh()
-        return found.num_rows
+        return self._entry().refresh().num_rows
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
         """Returns the position of the chunk with this row, where all chunks are stored."""
         found = self._entry()
         found.refresh()
         return found.position_behind(rows)
-
-    def rows_wanted(self, rows: int | None) -> None:
-        """Returns None: what it keeps does not depend on what comes after it."""
-
-    def rows_again(self, rows: int) -> int | None:
-        """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
-        return None if rows else 0
 
     def copies(self) -> tuple[str, ...]:
         """Returns how compressed chunks are handed out."""
@@ -186,9 +161,10 @@ class DiskCache(RowOperator, InLanes, RowAccess):
         found = (source.changed_file() for source in sources)
         return next((path for path in found if path is not None), None)
 
-    def _about(self) -> dict[str, Any]:
+    @property
+    def _cached(self) -> CachedPlan:
         plan = self.inputs[0]
-        return {
+        about = {
             "format": 1,
             "arrowflow": version_of("arrowflow"),
             "plan": [node.describe() for node in post_order(plan)],
@@ -196,17 +172,12 @@ class DiskCache(RowOperator, InLanes, RowAccess):
             "compression": self.compression,
             "schema": None if plan.schema is None else str(plan.schema),
         }
-
-    @property
-    def _folder(self) -> str:
-        return self.fingerprint if self.compression is None else f"{self.fingerprint}-{self.compression}"
-
-    @property
-    def _cached(self) -> CachedPlan:
         return CachedPlan(
-            fingerprint=self._folder,
-            about=self._about(),
-            repeatable=repeatable(self.inputs[0]),
+            fingerprint=self.fingerprint
+            if self.compression is None
+            else f"{self.fingerprint}-{self.compression}",
+            about=about,
+            repeatable=repeatable(plan),
             verify=self.verify == "first",
             compression=self.compression,
         )
@@ -221,8 +192,7 @@ class DiskCache(RowOperator, InLanes, RowAccess):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the boundary and the reader."""
         found = self._entry()
-        found.refresh()
-        is_complete = found.num_rows is not None
+        is_complete = found.refresh().num_rows is not None
         return (
             KernelSpec(
                 operator=self.name,
@@ -246,7 +216,7 @@ class DiskCache(RowOperator, InLanes, RowAccess):
                 operator=self.name,
                 kind="reader",
                 make=lambda context: ChunkKernel(
-                    progress_of(context, found),
+                    progress=progress_of(context, found),
                     inflation=self._inflation,
                     bypasses=self.on_full == "bypass",
                     in_place=self.in_place,

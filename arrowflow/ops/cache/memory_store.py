@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -80,22 +80,17 @@ class Prefix:
         self._buffers = found if is_all else None
         return found
 
-    def rows_before(self, number: int) -> int:
-        """Returns the rows of the items before item `number`."""
-        return sum(self.entries[before].chunk.num_rows for before in range(number))
-
     def describe(self) -> str:
         """Returns how much is stored, and where."""
-        num_items = self.num_items
-        memory_bytes = self.entries[num_items - 1].total_bytes if num_items else 0
-        spilled_bytes = sum(self.entries[number].spilled_bytes for number in range(num_items))
+        if not self.entries:
+            return "holds nothing yet"
+        items = [self.entries[number] for number in range(self.num_items)]
+        rows = sum(item.chunk.num_rows for item in items)
+        memory_bytes = items[-1].total_bytes if items else 0
+        spilled_bytes = sum(item.spilled_bytes for item in items)
         spilled = f" and {spilled_bytes:,} bytes spilled" if spilled_bytes else ""
-        rows = f"{'all' if self.complete else 'the first'} {self.rows_before(num_items):,} rows"
-        return (
-            f"holds {rows}: {memory_bytes:,} bytes in memory{spilled}"
-            if self.entries
-            else "holds nothing yet"
-        )
+        share = "all" if self.complete else "the first"
+        return f"holds {share} {rows:,} rows: {memory_bytes:,} bytes in memory{spilled}"
 
     def number_after(self, position: Position) -> int | None:
         """Returns the number of the item that follows a position; None if the number is unknown here."""
@@ -107,15 +102,13 @@ class Prefix:
         return None
 
 
+@dataclass(slots=True, eq=False)
 class Shelf:
     """The place of the prefix for one way to run the plan. Clearing replaces the prefix; readers keep the old one."""
 
-    __slots__ = ("key", "prefix", "sources")
-
-    def __init__(self, key: Any, sources: Any) -> None:
-        self.key = key
-        self.sources = sources
-        self.prefix = Prefix()
+    key: Any
+    sources: Any
+    prefix: Prefix = field(default_factory=Prefix)
 
 
 class MemoryStore:
@@ -149,6 +142,7 @@ class MemoryStore:
             shelf.prefix = Prefix()
 
 
+@dataclass(slots=True, eq=False)
 class Claims:
     """A run's claims on cached items.
 
@@ -161,9 +155,6 @@ class Claims:
         whole: The tickets of all items that were stored when the run came to them.
     """
 
-    __slots__ = ("prefix", "tickets", "whole")
-
-    def __init__(self, prefix: Prefix) -> None:
-        self.prefix = prefix
-        self.tickets: dict[int, Ticket] = {}
-        self.whole: list[Ticket] = []
+    prefix: Prefix
+    tickets: dict[int, Ticket] = field(default_factory=dict)
+    whole: list[Ticket] = field(default_factory=list)

@@ -73,11 +73,8 @@ class SharedCache(DiskCache):
 
     def _in_run(self, found: AnyEntry, context: Context) -> AnyEntry:
         """Returns the entry that all kernels of a run share, so that footers are fetched once."""
-        served = context.run_storage.get((SharedEntry, found))
-        if served is None:
-            mine = cast(SharedEntry, found).served_by(context)
-            served = context.run_storage.setdefault((SharedEntry, found), mine)
-        return cast(SharedEntry, served)
+        mine = cast(SharedEntry, found).served_by(context)
+        return cast(SharedEntry, context.run_storage.setdefault((SharedEntry, found), mine))
 
     @property
     def _inflation(self) -> int:
