@@ -217,26 +217,21 @@ def read_head(source: Any, name: Name, fingerprint: str) -> tuple[Any, Head]:
         raise ChunkError(
             f"expected a chunk of a cache, found another file or a part of one: {error}"
         ) from error
-    _check(header, head, fingerprint, reader.num_record_batches)
-    return reader, head
-
-
-def _check(header: dict[str, Any], head: Head, fingerprint: str, num_batches: int) -> None:
-    name = head.name
-    found = header.get("version"), header.get("fingerprint"), header.get("first_row"), header.get("end")
-    expected = VERSION, fingerprint, name.first_row, name.end
-    for what, mine, theirs in zip(
-        ("version", "fingerprint", "first row", "end"), expected, found, strict=True
-    ):
+    expected = {"version": VERSION, "fingerprint": fingerprint, "first_row": name.first_row, "end": name.end}
+    for what, mine in expected.items():
+        theirs = header.get(what)
         if mine != theirs:
+            what = what.replace("_", " ")
             raise ChunkError(f"expected a chunk of a cache with {what} {mine!r}, found {theirs!r}")
-    rows = sum(link.rows for link in head.links)
-    if rows != name.num_rows or num_batches != sum(link.rows > 0 for link in head.links):
+    rows, num_batches = sum(link.rows for link in links), reader.num_record_batches
+    if rows != name.num_rows or num_batches != sum(link.rows > 0 for link in links):
         raise ChunkError(
             f"expected a chunk of {name.num_rows} rows, found {rows} rows in {num_batches} record batches"
         )
+    return reader, head
 
 
+@dataclass(slots=True, eq=False)
 class Head:
     """The footer of a chunk.
 
@@ -247,28 +242,10 @@ class Head:
         links: The data of each item.
     """
 
-    __slots__ = ("before", "links", "name", "schema")
-
-    def __init__(self, name: Name, schema: pa.Schema, before: Position, links: tuple[Link, ...]) -> None:
-        self.name = name
-        self.schema = schema
-        self.before = before
-        self.links = links
-
-    @property
-    def first_row(self) -> int:
-        """Number of its first row."""
-        return self.name.first_row
-
-    @property
-    def num_rows(self) -> int:
-        """Its rows."""
-        return self.name.num_rows
-
-    @property
-    def end(self) -> bool:
-        """Whether no row follows it."""
-        return self.name.end
+    name: Name
+    schema: pa.Schema
+    before: Position
+    links: tuple[Link, ...]
 
 
 class Chunk(Head):
@@ -308,14 +285,11 @@ class Chunk(Head):
             return pa.RecordBatch.from_arrays(nothing, schema=self.schema)
         try:
             batch = self._read(self._batches[number])
-        except (pa.ArrowException, OSError) as error:
-            raise ChunkError(f"a chunk of a cache is damaged: {error}").locate(
-                file=self.name.render()
-            ) from error
-        if batch.num_rows != rows:
-            raise ChunkError(
-                f"a chunk of a cache is damaged: expected {rows} rows in record batch {number}, found {batch.num_rows}"
-            ).locate(file=self.name.render())
+            if batch.num_rows != rows:
+                raise ValueError(f"expected {rows} rows in record batch {number}, found {batch.num_rows}")
+        except (pa.ArrowException, OSError, ValueError) as error:
+            text = f"a chunk of a cache is damaged: {error}"
+            raise ChunkError(text).locate(file=self.name.render()) from error
         return batch
 
     def _read(self, index: int) -> pa.RecordBatch:

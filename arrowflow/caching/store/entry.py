@@ -37,7 +37,6 @@ from arrowflow.caching.store.folder import (
     UNWRITABLE,
     USED,
     make_folder,
-    remove_others,
     take_name,
 )
 from arrowflow.caching.store.listing import Listing, listed
@@ -77,6 +76,7 @@ class Entry(StoredChunks[Chunk]):
             self._damaged.add(name)
 
     def _missing(self, name: Name) -> None:
+        # A file that is gone may come again.
         if (self.folder / name.render()).is_symlink():  # a link to nothing is found for ever
             self._damaged.add(name)
 
@@ -134,10 +134,8 @@ class Entry(StoredChunks[Chunk]):
         elif not self.repeatable:
             self.root.mkdir(parents=True, exist_ok=True)
         taken = claim(self.lock_path)
-        if taken is not None and self.repeatable:
-            self.refresh()
-            if self.num_rows is None:
-                (self.folder / UNFINISHED).touch()
+        if taken is not None and self.repeatable and self.refresh().num_rows is None:
+            (self.folder / UNFINISHED).touch()
         return taken
 
     def filling(self) -> Entry:
@@ -178,7 +176,7 @@ class Entry(StoredChunks[Chunk]):
         """
         try:
             try:
-                chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=False)
+                chunk = self._open(name, verify=False)
             except FileNotFoundError:  # another thread has renamed it meanwhile
                 final = self.root / self.fingerprint
                 chunk = open_chunk(final, name, fingerprint=self.fingerprint, verify=False)
@@ -212,11 +210,20 @@ class Entry(StoredChunks[Chunk]):
             flush(self.root)
 
     def _remove_others(self) -> bool:
-        """Removes chunks whose rows others hold. Returns whether the entry is complete; if not, removes nothing."""
+        """Removes chunks whose rows others hold: two processes may cut the same rows differently.
+
+        Returns whether the entry is complete; if not, removes nothing.
+        """
         listing = self.refresh()
-        if listing.num_rows is not None:
-            remove_others(self.folder, listing)
-        return listing.num_rows is not None
+        if listing.num_rows is None:
+            return False
+        chain = {name.render() for name in listing.chain}
+        with contextlib.suppress(FileNotFoundError):  # cleared meanwhile
+            for path in list(self.folder.iterdir()):
+                if Name.parse(path.name) is not None and path.name not in chain:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+        return True
 
     def touch(self) -> None:
         """Notes that the entry is in use."""
@@ -237,7 +244,4 @@ _entries: weakref.WeakValueDictionary[tuple[Path, CachedPlan], Entry] = weakref.
 def entry(root: str, plan: CachedPlan) -> Entry:
     """Returns the entry of this process: pipelines share the chunks that one of them has mapped and checked."""
     path = Path(os.path.realpath(root))  # unlike `resolve`, it does not fail on links in a circle
-    found = _entries.get((path, plan))
-    if found is None:
-        found = _entries.setdefault((path, plan), Entry(path, plan))
-    return found
+    return _entries.setdefault((path, plan), Entry(path, plan))

@@ -33,7 +33,7 @@ _counter: Final = itertools.count()
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def write_chunk(folder: str | os.PathLike[str], draft: Draft) -> Name:
+def write_chunk(folder: Path, draft: Draft) -> Name:
     """Writes a chunk to the folder of an entry, and returns its name.
 
     After the return the chunk is on the disk, whatever happens to process and power.
@@ -44,14 +44,10 @@ def write_chunk(folder: str | os.PathLike[str], draft: Draft) -> Name:
         WriteError: The file cannot be written, or pyarrow cannot write these batches to one file.
         SchemaError: A record batch has other columns than the schema.
     """
-    path = Path(folder)
     try:
-        return _commit(path, lambda descriptor: draft.encode(partial(os.writev, descriptor)))
+        return _commit(folder, lambda descriptor: draft.encode(partial(os.writev, descriptor)))
     except OSError as error:
-        raise _failure(error, path, draft.num_bytes) from error
-    except WriteError as error:
-        error.locate(file=str(path))
-        raise
+        raise _failure(error, folder, draft.num_bytes) from error
 
 
 def _commit(folder: Path, fill: Callable[[int], Name]) -> Name:
@@ -86,31 +82,33 @@ def _create(folder: Path) -> tuple[Path, int]:
 
 
 def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
+    failure: ArrowflowError
     if error.errno in UNWRITABLE:
-        return CacheFullError(
+        failure = CacheFullError(
             f"a chunk cannot be written, since {UNWRITABLE[error.errno]} ({error}); name another folder, or let the pipeline "
             'go on without: cache(path, on_full="bypass")'
-        ).locate(operator="cache", file=str(folder))
-    if error.errno not in NO_ROOM:
-        text = (
+        )
+    elif error.errno in NO_ROOM:
+        try:
+            found = os.statvfs(folder)
+            free = f"{found.f_bavail * found.f_frsize:,} bytes are free"
+        except OSError:
+            free = "nobody knows how many are free"
+        failure = CacheFullError(
+            f"{NO_ROOM[error.errno]}: the next chunk has {num_bytes:,} bytes, and {free}; make room, remove entries with "
+            'af.cache_clear(path, max_bytes=...), or let the pipeline go on without: cache(path, on_full="bypass")'
+        )
+    else:
+        failure = WriteError(
             f"a chunk cannot be written: {error}; name a folder that can be, or cache in memory with cache()"
         )
-        return WriteError(text).locate(operator="cache", file=str(folder))
-    try:
-        found = os.statvfs(folder)
-        free = f"{found.f_bavail * found.f_frsize:,} bytes are free"
-    except OSError:
-        free = "nobody knows how many are free"
-    return CacheFullError(
-        f"{NO_ROOM[error.errno]}: the next chunk has {num_bytes:,} bytes, and {free}; make room, remove entries with "
-        'af.cache_clear(path, max_bytes=...), or let the pipeline go on without: cache(path, on_full="bypass")'
-    ).locate(operator="cache", file=str(folder))
+    return failure.locate(operator="cache", file=str(folder))
 
 
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, verify: bool) -> Chunk:
+def open_chunk(folder: Path, name: Name, *, fingerprint: str, verify: bool) -> Chunk:
     """Maps a chunk and checks that it matches its name.
 
     Args:
@@ -124,23 +122,18 @@ def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, 
         FileNotFoundError: There is no such file.
         SourceError: The file cannot be read.
     """
-    path = Path(folder) / name.render()
-    try:
-        return _opened(path, name, fingerprint, verify=verify)
-    except ArrowflowError as error:
-        error.locate(file=str(path))
-        raise
-
-
-def _opened(path: Path, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
+    path = folder / name.render()
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # one look: another process may move the folder, and back
             raise ChunkError("expected a chunk of a cache, found what is no file")
         # Closing frees the descriptor. The map stays as long as a buffer of the map.
         with pa.memory_map(str(path)) as source:
             mapped = source.read_buffer()
+        return chunk_in(mapped, name, fingerprint, verify=verify)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise SourceError(f"a chunk of a cache cannot be mapped: {error}") from error
-    return chunk_in(mapped, name, fingerprint, verify=verify)
+        raise SourceError(f"a chunk of a cache cannot be mapped: {error}").locate(file=str(path)) from error
+    except ChunkError as error:
+        error.locate(file=str(path))
+        raise

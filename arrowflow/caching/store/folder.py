@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from arrowflow.caching.store.chunk import Name
-from arrowflow.caching.store.listing import Listing, listed
+from arrowflow.caching.store.listing import listed
 from arrowflow.storage import UNFINISHED, flush
 
 LOCK: Final = "lock"
@@ -61,16 +60,6 @@ def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
         if not folder.is_dir():
             raise
     flush(root)
-
-
-def remove_others(folder: Path, listing: Listing) -> None:
-    """Removes chunks of a complete entry whose rows others hold: two processes may cut the same rows differently."""
-    chain = {name.render() for name in listing.chain}
-    with suppress(FileNotFoundError):  # cleared meanwhile
-        for path in list(folder.iterdir()):
-            if Name.parse(path.name) is not None and path.name not in chain:
-                with suppress(OSError):
-                    path.unlink()
 
 
 def take_name(folder: Path, final: Path) -> bool:

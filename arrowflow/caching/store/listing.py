@@ -41,10 +41,11 @@ NOTHING: Final = Listing({}, None)
 def listing_of(files: Iterable[str], left_out: Collection[Name] = ()) -> Listing:
     """Returns the listing of files by their names, without the chunks `left_out`."""
     names: dict[int, Name] = {}
-    for file in files:
-        name = Name.parse(file)
-        if name is not None and name not in left_out and _better(name, names.get(name.first_row)):
-            names[name.first_row] = name
+    for name in map(Name.parse, files):
+        if name is not None and name not in left_out:
+            other = names.setdefault(name.first_row, name)
+            if other is not name and (name.end, name) > (other.end, other):
+                names[name.first_row] = name
     chain = Listing(names, None).chain
     return Listing(names, sum(name.num_rows for name in chain) if chain and chain[-1].end else None)
 
@@ -60,12 +61,3 @@ def listed(folder: Path, left_out: Collection[Name] = ()) -> Listing:
             f"the folder of a cache cannot be listed ({error}); name one that can, or cache in memory with cache()"
         ).locate(operator="cache", file=str(folder)) from error
     return listing_of(files, left_out)
-
-
-def _better(name: Name, other: Name | None) -> bool:
-    """Whether `name` is better than another chunk with the same first row: the last of the entry, or the longer one."""
-    return other is None or (name.end, name.num_rows, name.checksum) > (
-        other.end,
-        other.num_rows,
-        other.checksum,
-    )

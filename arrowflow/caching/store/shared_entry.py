@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -51,15 +52,17 @@ class Free:
     """The claim on an entry that nobody can lock."""
 
 
+@dataclass(slots=True, eq=False)
 class FarChunk(Head):
-    """A chunk in a store, of which only the footer was fetched."""
+    """A chunk in a store, of which only the footer was fetched.
 
-    __slots__ = ("_entry", "num_bytes")
+    Attributes:
+        num_bytes: The size of its object.
+        entry: The entry that fetches it.
+    """
 
-    def __init__(self, head: Head, num_bytes: int, entry: SharedEntry) -> None:
-        super().__init__(head.name, head.schema, head.before, head.links)
-        self.num_bytes = num_bytes
-        self._entry = entry
+    num_bytes: int
+    entry: SharedEntry
 
     def load(self) -> Chunk:
         """Fetches the whole chunk, and checks it.
@@ -67,7 +70,7 @@ class FarChunk(Head):
         Raises:
             SourceError: It is gone, or damaged; or the store does not answer.
         """
-        return self._entry.load(self.name, self.num_bytes)
+        return self.entry.load(self.name, self.num_bytes)
 
 
 class SharedEntry(StoredChunks[FarChunk]):
@@ -171,7 +174,7 @@ class SharedEntry(StoredChunks[FarChunk]):
             return error
         except FileNotFoundError as error:
             return error
-        return FarChunk(head, size, self)
+        return FarChunk(head.name, head.schema, head.before, head.links, size, self)
 
     def load(self, name: Name, size: int) -> Chunk:
         """Fetches a whole chunk; raises as `FarChunk.load` does."""
@@ -204,9 +207,6 @@ class SharedEntry(StoredChunks[FarChunk]):
         except ArrowflowError:
             return False
         return True
-
-    def _missing(self, name: Name) -> None:
-        self._damaged.add(name)  # whatever the next listing says
 
     # ------------------------------------------------------------------ writing
 

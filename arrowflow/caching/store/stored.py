@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -19,18 +19,6 @@ from arrowflow.plan.position import Position
 logger = logging.getLogger("arrowflow")
 
 C = TypeVar("C", bound=Head)
-
-
-class ChunkPlace(NamedTuple, Generic[C]):
-    """The place in an entry at which to go on.
-
-    Attributes:
-        chunk: The chunk that holds the place; None at the start.
-        start: The number of the chunk's items before the place.
-    """
-
-    chunk: C | None
-    start: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +77,9 @@ class StoredChunks(ABC, Generic[C]):
     def _discard(self, name: Name) -> None:
         """Removes a damaged chunk, so that another one can take its place, or leaves it out from now on."""
 
-    @abstractmethod
     def _missing(self, name: Name) -> None:
-        """Is told that a chunk was listed, and is gone."""
+        """Leaves out a chunk that was listed and is gone, whatever the next listing says."""
+        self._damaged.add(name)
 
     def refresh(self) -> Listing:
         """Lists the chunks that exist now."""
@@ -101,16 +89,11 @@ class StoredChunks(ABC, Generic[C]):
         return found
 
     @property
-    def num_rows(self) -> int | None:
-        """Its rows if the last listing was complete, else None."""
-        return self._listing.num_rows
-
-    @property
     def share(self) -> str:
         """The share of its chunks that exist, in words."""
-        names = self._listing.names
-        if self.num_rows is not None:
-            return f"complete, {self.num_rows:,} rows"
+        names, num_rows = self._listing
+        if num_rows is not None:
+            return f"complete, {num_rows:,} rows"
         return f"{sum(name.num_rows for name in names.values()):,} rows so far" if names else "empty"
 
     @property
@@ -163,17 +146,17 @@ class StoredChunks(ABC, Generic[C]):
             except ChunkError as error:
                 logger.warning("cache: %s; its rows are computed again", error)
                 self._discard(name)
-            self._forget()
+            self._listing = NOTHING
+            self.refresh()
         return None
 
-    def _forget(self) -> None:
-        self._listing = NOTHING
-        self.refresh()
+    def find(self, position: Position) -> tuple[C | None, int] | None:
+        """Returns the chunk that goes on after a position, and its items before that; None if the chunks do not reach it.
 
-    def find(self, position: Position) -> ChunkPlace[C] | None:
-        """Returns the place right after a position; None if the existing chunks do not reach it."""
+        At the start there need be no chunk.
+        """
         if position is None:
-            return ChunkPlace(None, 0)
+            return None, 0
         # The search also covers chunks after a gap: their rows need not be computed again.
         known = self._rows.get(position)
         rows = sorted(self._listing.names)
@@ -185,7 +168,7 @@ class StoredChunks(ABC, Generic[C]):
             chunk = self.chunk_at(row)
             start = None if chunk is None else start_in(chunk, position)
             if chunk is not None and start is not None:
-                return ChunkPlace(chunk, start)
+                return chunk, start
         return None
 
     def _glance(self, row: int) -> C | None:

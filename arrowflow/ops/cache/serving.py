@@ -98,8 +98,9 @@ class DiskCacheKernel(BoundaryKernel):
         if place is None:
             self._adds = False  # a run from the start will add these rows
             return
-        if place.chunk is not None:
-            yield from self._stored(place.chunk, place.start)
+        chunk, start = place
+        if chunk is not None:
+            yield from self._stored(chunk, start)
         if not self.done:
             yield from self._serve()
 
@@ -127,7 +128,7 @@ class DiskCacheKernel(BoundaryKernel):
     def _serve(self) -> Iterator[Item]:
         """Yields chunk after chunk until no chunk is left and this run has to compute the next one."""
         while True:
-            chunk = self._next_chunk()
+            chunk = self._chunk_at(self._row, self._position)
             if chunk is not None:
                 self._longest, self._waited = max(self._longest, self._waited), 0.0
                 yield from self._stored(chunk, 0)
@@ -152,11 +153,9 @@ class DiskCacheKernel(BoundaryKernel):
         if self._claim is not None:
             found.refresh()
             return True
-        least = (
-            PATIENCE_HERE_SECONDS
-            if found.is_held_here
-            else max(PATIENCE_SECONDS, PATIENCE_TIMES * self._longest)
-        )
+        least = PATIENCE_HERE_SECONDS
+        if not found.is_held_here:
+            least = max(PATIENCE_SECONDS, PATIENCE_TIMES * self._longest)
         if self._waited > least or not self._context.wait(LOOK_SECONDS):
             return False
         found.refresh()
@@ -172,18 +171,18 @@ class DiskCacheKernel(BoundaryKernel):
                 "was; iterate anew"
             )
 
-    def _next_chunk(self) -> Chunk | FarChunk | None:
-        """Returns the chunk that goes on at the end of the last one."""
-        chunk = self._entry.chunk_at(self._row) if self._entry.repeatable else None
-        return chunk if chunk is not None and chunk.before == self._position else None
+    def _chunk_at(self, row: int, position: Position) -> Chunk | FarChunk | None:
+        """Returns the stored chunk that goes on at a row and a position."""
+        chunk = self._entry.chunk_at(row) if self._entry.repeatable else None
+        return chunk if chunk is not None and chunk.before == position else None
 
     def _stored(self, chunk: Chunk | FarChunk, start: int) -> Iterator[Item]:
-        self._row = chunk.first_row + chunk.num_rows
+        self._row = chunk.name.first_row + chunk.name.num_rows
         self._schema = chunk.schema
         links = chunk.links
         if links:
             self._position = links[-1].position
-        if chunk.end:
+        if chunk.name.end:
             self.done = True
             if self._claim is not None:
                 # The writer of the last chunk may have died right after it; or a gap was filled, perhaps just now.
@@ -220,9 +219,7 @@ class DiskCacheKernel(BoundaryKernel):
         if item.chunk.num_rows and self._group is not None and not self._group.takes(item.chunk):
             yield from self._cut()
         now = self._context.now()
-        group = self._group
-        if group is None:
-            group = self._group = self._new_group(now)
+        group = self._group = self._group or self._new_group(now)
         if group is None:
             yield item
             return
@@ -233,7 +230,7 @@ class DiskCacheKernel(BoundaryKernel):
             if self._entry.repeatable:
                 # Another process may compute these rows, too: this run follows that process as soon as it can.
                 self._entry.follow(is_claimed=self._claim is not None)
-            if self._next_chunk() is not None:
+            if self._chunk_at(self._row, self._position) is not None:
                 self._leaving, self._waited = True, 0.0
                 yield from self._serve()
 
@@ -253,13 +250,10 @@ class DiskCacheKernel(BoundaryKernel):
             return True
         if now - group.began + slow >= GROUP_SECONDS:
             return True
-        chunk = self._entry.chunk_at(group.first_row + group.num_rows) if self._entry.repeatable else None
-        return chunk is not None and chunk.before == group.position
+        return self._chunk_at(group.first_row + group.num_rows, group.position) is not None
 
     def _cut(self, *, end: bool = False) -> Iterator[Item]:
-        group, self._group = self._group, None
-        if group is None:
-            group = self._new_group(0.0)
+        group, self._group = self._group or self._new_group(0.0), None
         if group is None:
             return
         group.end = end

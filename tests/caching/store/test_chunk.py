@@ -126,7 +126,7 @@ def test_there_and_back(tmp_path: Path, compression: str | None, verify: bool) -
     chunk = load(tmp_path, name, verify=verify)
     assert chunk.before == BEFORE
     assert chunk.links == tuple(link for _, link in items)
-    assert (chunk.name, chunk.first_row, chunk.num_rows, chunk.end) == (name, 7, ROWS + 4, True)
+    assert chunk.name == name == (7, ROWS + 4, name.checksum, True)
     assert chunk.schema.equals(schema, check_metadata=True)
     for index in (4, 0, 1, 2, 3, 1):  # in any order, several times
         batch = chunk.batch(index)
@@ -162,7 +162,7 @@ def test_columns_are_aligned_views_of_the_file(tmp_path: Path) -> None:
 def test_a_chunk_without_rows_ends_an_entry(tmp_path: Path) -> None:
     name = write(tmp_path, [], first_row=12, schema=BATCH.schema, end=True)
     chunk = load(tmp_path, name)
-    assert (chunk.num_rows, chunk.links, chunk.end) == (0, (), True)
+    assert (chunk.name.num_rows, chunk.links, chunk.name.end) == (0, (), True)
     assert chunk.schema.equals(BATCH.schema)
 
 

@@ -349,7 +349,7 @@ def test_one_of_two_threads_finishes_an_entry(root: Path, monkeypatch: pytest.Mo
     assert renames == [final.folder]
     assert runs_in(root) == [1, 1]
     # A thread that committed a chunk before the folder had its name opens it behind that.
-    assert [one.open(name).num_rows for name in names] == [1, 1]
+    assert [one.open(name).name.num_rows for name in names] == [1, 1]
 
 
 def test_an_entry_that_is_whole_only_now_is_finished_by_who_has_the_turn(
@@ -381,7 +381,7 @@ def test_a_chunk_is_seen_and_its_folder_renamed_before_its_thread_goes_on(
     monkeypatch.setattr(Path, "rename", renamed)
     names = filled(one, 1)
     assert runs_in(root) == [1, 1]
-    assert [one.open(name).num_rows for name in names] == [1, 1]
+    assert [one.open(name).name.num_rows for name in names] == [1, 1]
 
 
 def test_what_is_cleared_while_it_is_read_is_read_on(root: Path) -> None:
@@ -466,8 +466,10 @@ def test_a_shorter_chunk_takes_the_place_of_a_damaged_one(root: Path) -> None:
     found.refresh()
     assert found.find((2,)) is None
     place = found.find((0,))
-    assert place is not None and place.chunk is not None
-    assert (place.chunk.name, place.start) == (shorter, 1)
+    assert place is not None
+    chunk, start = place
+    assert chunk is not None
+    assert (chunk.name, start) == (shorter, 1)
 
 
 def test_a_folder_with_the_name_of_a_chunk(root: Path) -> None:

@@ -336,7 +336,7 @@ def test_a_chunk_that_is_removed_before_its_rows_are_fetched(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(chunk: shared_entry.FarChunk) -> Chunk:
-        if chunk.first_row == 80:
+        if chunk.name.first_row == 80:
             remove(*(name for name in chunks_of(root) if "/000000000000080-" in name))
         return load(chunk)
 
