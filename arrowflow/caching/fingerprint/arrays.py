@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,7 @@ def batch_digest(batch: pa.RecordBatch, once: bool = True) -> bytes:
     known = _known.get(id(batch)) if once else None
     if known is not None and known[0]() is batch:
         return known[1]
-    hasher = hashlib.blake2b(digest_size=16)
-    put = _putter(hasher)
-    put(bytes(batch.schema.serialize()))
-    for column in batch.columns:
-        write_values(put, column)
-    digest, key = hasher.digest(), id(batch)
+    digest, key = _digest(bytes(batch.schema.serialize()), batch.columns), id(batch)
     if once:
         _known[key] = (weakref.ref(batch, lambda _: _known.pop(key, None)), digest)
     return digest
@@ -48,11 +43,7 @@ def batch_digest(batch: pa.RecordBatch, once: bool = True) -> bytes:
 
 def array_digest(array: pa.Array) -> bytes:
     """Returns 16 bytes that identify type and values of an array."""
-    hasher = hashlib.blake2b(digest_size=16)
-    put = _putter(hasher)
-    put(type_bytes(array.type))
-    write_values(put, array)
-    return hasher.digest()
+    return _digest(type_bytes(array.type), [array])
 
 
 def type_bytes(type: pa.DataType) -> bytes:
@@ -60,13 +51,18 @@ def type_bytes(type: pa.DataType) -> bytes:
     return bytes(pa.schema([pa.field("", type)]).serialize())
 
 
-def _putter(hasher: Any) -> Put:
+def _digest(about: bytes, arrays: Sequence[pa.Array]) -> bytes:
+    hasher = hashlib.blake2b(digest_size=16)
+
     def put(data: Any) -> None:
         view = memoryview(data)
         hasher.update(view.nbytes.to_bytes(8, "little"))
         hasher.update(view)
 
-    return put
+    put(about)
+    for array in arrays:
+        write_values(put, array)
+    return hasher.digest()
 
 
 def write_values(put: Put, array: pa.Array) -> None:
@@ -81,17 +77,13 @@ def write_values(put: Put, array: pa.Array) -> None:
         write_values(put, array.indices)
         return write_values(put, array.dictionary)
     if pa.types.is_string_view(type) or pa.types.is_binary_view(type):
-        return write_values(
-            put, array.cast(pa.large_string() if pa.types.is_string_view(type) else pa.large_binary())
-        )
-    valid = _bits(array.buffers()[0], array) if _is_masked(array) else None
+        plain = pa.large_string() if pa.types.is_string_view(type) else pa.large_binary()
+        return write_values(put, array.cast(plain))
+    validity = array.buffers()[0] if array.null_count else None
+    valid = None if validity is None else _bits(validity, array)
     put(b"" if valid is None else np.packbits(valid))
     writer = next((write for fits, write in _WRITERS if fits(type)), _write_whole)
     return writer(put, array, valid)
-
-
-def _is_masked(array: pa.Array) -> bool:
-    return bool(array.null_count) and array.buffers()[0] is not None
 
 
 def _bits(buffer: pa.Buffer, array: pa.Array) -> Mask:
@@ -117,9 +109,9 @@ def _write_numbers(put: Put, array: pa.Array, valid: Mask | None) -> None:
 
 def _offsets(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Returns the start of each value, and its length."""
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    wide = large or pa.types.is_large_list(array.type)
-    raw = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
+    checks = (pa.types.is_large_string, pa.types.is_large_binary, pa.types.is_large_list)
+    is_large = any(check(array.type) for check in checks)
+    raw = np.frombuffer(array.buffers()[1], np.int64 if is_large else np.int32)
     offsets = raw[array.offset : array.offset + len(array) + 1].astype(np.int64)
     return offsets, np.diff(offsets)
 

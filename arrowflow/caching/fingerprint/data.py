@@ -44,9 +44,8 @@ def write_data(encoder: Encoder, value: Any) -> bool:
 def _write_numpy(encoder: Encoder, value: Any) -> bool:
     if type(value) is np.ndarray or isinstance(value, np.memmap | np.generic):
         array = np.asarray(value)
-        encoder.put(
-            "numpy", type(value).__name__, repr(array.dtype) if array.dtype.names else array.dtype.str
-        )
+        kind = repr(array.dtype) if array.dtype.names else array.dtype.str
+        encoder.put("numpy", type(value).__name__, kind)
         encoder.put("shape", repr(array.shape))
         if array.dtype.hasobject:
             encoder.write(array.tolist())

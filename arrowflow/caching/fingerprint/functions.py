@@ -76,14 +76,13 @@ def _write_named(encoder: Encoder, value: Any) -> bool:
         module = value.__self__.__name__
     if type(module) is not str or type(name) is not str or resolved(module, name) is not value:
         return False
-    compiled = None if is_installed(module) else compiled_file(module)
+    if is_installed(module):
+        encoder.put("named", module, name, version_of(module))
+        return True
+    compiled = compiled_file(module)
     if compiled is not None:
         encoder.put("compiled", name, compiled)
-    elif is_installed(module):
-        encoder.put("named", module, name, version_of(module))
-    else:
-        return False
-    return True
+    return compiled is not None
 
 
 def _write_function(encoder: Encoder, function: types.FunctionType) -> None:
@@ -101,7 +100,12 @@ def _write_body(encoder: Encoder, function: types.FunctionType) -> None:
         encoder.put("closure", str(len(code.co_freevars)))
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             with encoder.at(f"closure variable {name!r}"):
-                _write_cell(encoder, cell, name, names)
+                try:
+                    value = cell.cell_contents
+                except ValueError:
+                    encoder.put("empty cell")
+                else:
+                    _write_used(encoder, value, name, names)
         module = str(function.__globals__.get("__name__", ""))  # `wraps` changes `__module__`
         if is_installed(module):
             encoder.put("installed", module, version_of(module))
@@ -122,15 +126,6 @@ def _write_defaults(encoder: Encoder, function: types.FunctionType) -> None:
     for name, value in (*zip(names, given, strict=True), *named):
         encoder.put("default", name)
         encoder.write(value, f"default of {name!r}")
-
-
-def _write_cell(encoder: Encoder, cell: types.CellType, name: str, names: Names) -> None:
-    try:
-        value = cell.cell_contents
-    except ValueError:
-        encoder.put("empty cell")
-        return
-    _write_used(encoder, value, name, names)
 
 
 def _write_globals(encoder: Encoder, function: types.FunctionType) -> None:
@@ -178,10 +173,6 @@ def _write_import(encoder: Encoder, function: types.FunctionType, imported: Impo
         _write_attributes(
             encoder, module, names, not imported.names and name.rpartition(".")[2] in names.bare
         )
-
-
-def _write_module(encoder: Encoder, module: types.ModuleType) -> None:
-    _write_attributes(encoder, module, Names((), (), ()), True)
 
 
 def _write_attributes(
@@ -286,7 +277,7 @@ _WRITERS: tuple[tuple[Any, Callable[[Encoder, Any], None]], ...] = (
     (types.FunctionType, _write_function),
     (type, _write_class),
     (types.MethodType, _write_method),
-    (types.ModuleType, _write_module),
+    (types.ModuleType, lambda encoder, module: _write_attributes(encoder, module, Names((), (), ()), True)),
     (functools.partial, _write_partial),
     ((staticmethod, classmethod, type(functools.cache(len))), _write_wrapper),
     (property, _write_property),

@@ -46,15 +46,12 @@ def _write_values(encoder: Encoder, module: types.ModuleType) -> None:
 
 def _reached(module: types.ModuleType) -> list[types.ModuleType]:
     """Returns the own modules among a module's values, and those own modules that made its values, ordered by name."""
-    names = {module.__name__}
-    found: list[types.ModuleType] = []
+    found: dict[str, types.ModuleType] = {}
     inside = [each for name, each in sys.modules.copy().items() if name.startswith(f"{module.__name__}.")]
     for value in (*vars(module).values(), *inside):
         made = isinstance(value, type | types.FunctionType)
         source = getattr(value if made else type(value), "__module__", None)
         other = value if isinstance(value, types.ModuleType) else sys.modules.get(str(source))
-        if isinstance(other, types.ModuleType) and other.__name__ not in names:
-            names.add(other.__name__)
-            if not is_installed(other.__name__):
-                found.append(other)
-    return sorted(found, key=lambda each: each.__name__)
+        if isinstance(other, types.ModuleType):
+            found.setdefault(other.__name__, other)
+    return [found[name] for name in sorted(found) if name != module.__name__ and not is_installed(name)]

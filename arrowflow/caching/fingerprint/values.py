@@ -129,11 +129,8 @@ def _sorted(encoder: Encoder, values: Any) -> list[Any]:
 
 
 def _short(key: object) -> str:
-    text = (
-        repr(key)
-        if isinstance(key, str | int | float | bytes | enum.Enum)
-        else f"under a {type(key).__name__}"
-    )
+    is_plain = isinstance(key, str | int | float | bytes | enum.Enum)
+    text = repr(key) if is_plain else f"under a {type(key).__name__}"
     return text if len(text) <= 40 else text[:39] + "…"
 
 
