@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from pyarrow import ipc
 import arrowflow as af
 from arrowflow.formats.capabilities import Hints
 from arrowflow.formats.csv.csv import CsvFormat
+from arrowflow.formats.text.sifting import Records, good_rows
 from arrowflow.storage.requests import Requests
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
 from tests.formats.tfrecords import encoded, framed
@@ -464,3 +466,15 @@ def test_the_rest_of_a_file_behind_a_damaged_length_is_left_out(tmp_path: Path) 
     with iter(ds) as batches:
         assert sum(batch.num_rows for batch in batches) <= 62
         assert batches.stats().skipped_parts == 1
+
+
+def test_rows_that_are_good_alone_and_not_together() -> None:
+    ends = np.arange(2, 2001, 2)
+    records = Records.of(np.frombuffer(b"x\n" * 1000, np.uint8), ends, np.ones(1000, np.bool_), 0)
+
+    def decode(data: pa.Buffer, rows: int, before: int) -> pa.RecordBatch:
+        if rows > 600:
+            raise af.SourceError("too many")
+        return pa.record_batch({"row": pl.Series(range(rows)).to_arrow()})
+
+    refused(af.SourceError, lambda: good_rows(records, decode, {}), "cannot be decoded together: too many")

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -147,17 +146,14 @@ def _as_file(details: _Details, split: Split, data: memoryview) -> io.BytesIO:
     Raises:
         SourceError: A block is damaged, or they are too large. Polars ends the process where a block says that it has very many records.
     """
-    part = details.part(split)
-    places = (
-        np.stack((details.blocks.starts[part], details.blocks.stops[part]), axis=1)
-        - details.span(split).start
-    )
-    blocks = decompressed(details.codec, (data[start:stop] for start, stop in places.tolist()))
+    rows, starts, stops = (each[details.part(split)] for each in details.blocks)
+    places = zip((starts - starts[0]).tolist(), (stops - starts[0]).tolist(), strict=True)
+    blocks = decompressed(details.codec, (data[start:stop] for start, stop in places))
     size = sum(map(len, blocks))
-    for rows, block in zip(details.blocks.rows[part].tolist(), blocks, strict=True):
-        if rows > len(block):
+    for num_rows, block in zip(rows.tolist(), blocks, strict=True):
+        if num_rows > len(block):
             raise SourceError(
-                f"a block says {rows:,} records, and has {len(block):,} bytes; the file is corrupt: write it anew"
+                f"a block says {num_rows:,} records, and has {len(block):,} bytes; the file is corrupt: write it anew"
             )
     return io.BytesIO(b"".join((details.head, as_number(split.num_rows), as_number(size), *blocks, _MARK)))
 
@@ -171,15 +167,12 @@ def _batch(file: io.BytesIO, columns: Sequence[Column]) -> pa.RecordBatch:
             f"a record ends within a value ({error}); the file is corrupt: write it anew, or leave it out"
         ) from error
     (batch,) = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches()
-    return pa.RecordBatch.from_arrays(
-        [each.built(batch.column(each.name)) for each in columns], [each.name for each in columns]
-    )
+    built = [each.built(batch.column(each.name)) for each in columns]
+    return pa.RecordBatch.from_arrays(built, [each.name for each in columns])
 
 
 def _head(columns: tuple[Column, ...]) -> bytes:
     """Returns the header of a file of these columns."""
     schema = json.dumps(record(columns)).encode()
-    texts = [b"avro.schema", schema, b"avro.codec", b"null"]
-    return b"".join(
-        (MAGIC, as_number(2), *(as_number(len(each)) + each for each in texts), as_number(0), _MARK)
-    )
+    texts = (as_number(len(each)) + each for each in (b"avro.schema", schema, b"avro.codec", b"null"))
+    return b"".join((MAGIC, as_number(2), *texts, as_number(0), _MARK))

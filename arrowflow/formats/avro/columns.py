@@ -38,7 +38,7 @@ class Column:
         if self.symbols:
             texts = pl.Series(self.symbols, dtype=pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
             return pc.take(texts, array).cast(self.type)
-        if not self._needs_more():
+        if not self.parts:
             return array.cast(self.type)
         mask = array.is_null() if array.null_count else None
         if pa.types.is_struct(self.type):
@@ -49,9 +49,3 @@ class Column:
             values = [part.built(array.values.field(number)) for number, part in enumerate(self.parts)]
             return pa.MapArray.from_arrays(offsets, *values, type=self.type, mask=mask)
         return pa.ListArray.from_arrays(offsets, self.parts[0].built(array.values), type=self.type, mask=mask)
-
-    def _needs_more(self) -> bool:
-        """Whether a cast is not enough: none makes texts of numbers that stand for them, or a map of a list."""
-        return (
-            bool(self.symbols) or pa.types.is_map(self.type) or any(part._needs_more() for part in self.parts)
-        )

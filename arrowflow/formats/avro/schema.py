@@ -122,9 +122,8 @@ def _nullable(name: str, union: Sequence[Any], namespace: str, named: _Named) ->
     """Returns a column of a union, of null and one type."""
     others = [each for each in union if each != "null"]
     if len(union) != 2 or len(others) != 1:
-        raise _unreadable(
-            name, f"a union of {' and '.join(map(_word, union))}, expected one of null and one other type"
-        )
+        words = [str(each.get("name", each["type"]) if isinstance(each, dict) else each) for each in union]
+        raise _unreadable(name, f"a union of {' and '.join(words)}, expected one of null and one other type")
     found = _column(name, others[0], namespace, named)
     stored = [each if each == "null" else found.stored for each in union]
     return dataclasses.replace(found, stored=stored)
@@ -134,9 +133,8 @@ def _known(name: str, word: str, namespace: str, named: _Named) -> Column:
     """Returns a column whose type is the name of a definition."""
     full = next((each for each in (f"{namespace}.{word}", word) if each in named), None)
     if full is None:
-        raise _unreadable(
-            name, f"the type {word!r}" + (" alone" if word == "null" else ", which nothing defines")
-        )
+        why = " alone" if word == "null" else ", which nothing defines"
+        raise _unreadable(name, f"the type {word!r}{why}")
     found = named[full]
     if found is None:
         raise _unreadable(name, f"records {word!r} that hold themselves")
@@ -178,11 +176,6 @@ def _names(definition: Any, namespace: str) -> tuple[str, str]:
     before, _, word = definition["name"].rpartition(".")
     space = before or definition.get("namespace", namespace)
     return space, f"{space}.{word}"
-
-
-def _word(avro: Any) -> str:
-    """Returns a type in messages."""
-    return str(avro.get("name", avro["type"]) if isinstance(avro, dict) else avro)
 
 
 def _unreadable(name: str, found: str) -> SchemaError:

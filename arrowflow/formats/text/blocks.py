@@ -11,7 +11,6 @@ import io
 import lzma
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -30,11 +29,11 @@ _PIECE_BYTES: Final = 8 << 20
 """Bytes fetched at a time."""
 
 _MAX_RECORD_BYTES: Final = 64 << 20
-"""The most bytes of a record that are held in memory to find its end, or its types; `block_bytes` may allow more."""
+"""The most bytes of a record that are held in memory to find its end, or its types. A user who wants larger blocks, by
+`block_bytes`, has the memory for larger records."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class Blocks(NamedTuple):
     """The blocks of a file that hold rows.
 
     Attributes:
@@ -166,10 +165,7 @@ def _decompressed(stored: pa.NativeFile, codec: str) -> pa.NativeFile:
 
 
 def _read(stream: pa.NativeFile) -> Iterator[pa.Buffer]:
-    while True:
-        piece = stream.read_buffer(_WINDOW_BYTES)
-        if piece.size == 0:
-            return
+    while (piece := stream.read_buffer(_WINDOW_BYTES)).size:
         yield piece
 
 
@@ -204,13 +200,29 @@ def cut(
     Raises:
         SourceError: The file holds no records there.
     """
-    found: list[tuple[Offsets, Offsets, Offsets, Offsets]] = []
-    stop = start + block_bytes if only_first else None
+    none = np.zeros(0, np.int64)
+    parts: list[_Parts] = [(none, none, none, none)]
     for window in windows(source, scanner, start, block_bytes):
-        found.append(_group(window.stops, window.start, window.is_row, block_bytes))
-        if stop is not None and window.stops[-1] >= stop:
+        starts = np.concatenate([[window.start], window.stops[:-1]])
+        parts.append(_joined(starts // block_bytes, starts, window.stops, window.is_row))
+        if only_first and window.stops[-1] >= start + block_bytes:
             break
-    return _merge(found)
+    _, starts, stops, rows = _joined(*map(np.concatenate, zip(*parts, strict=True)))
+    full = rows > 0
+    rows = rows[full]
+    return Blocks(starts[full], stops[full], rows, np.cumsum(rows) - rows)
+
+
+_Parts = tuple[Offsets, Offsets, Offsets, Offsets]
+
+
+def _joined(numbers: Offsets, starts: Offsets, stops: Offsets, rows: Any) -> _Parts:
+    """Returns number, start, stop and rows of blocks, given the same of their parts: records, or what windows hold of them."""
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    if not firsts.size:
+        return numbers, starts, stops, rows
+    lasts = np.append(firsts[1:], numbers.size) - 1
+    return numbers[firsts], starts[firsts], stops[lasts], np.add.reduceat(rows, firsts, dtype=np.int64)
 
 
 class Window(NamedTuple):
@@ -237,7 +249,7 @@ def windows(source: Source, scanner: Scanner, start: int, block_bytes: int) -> I
         BudgetError: A record without an end in sight has more bytes than are held.
     """
     size, is_last, rows = _WINDOW_BYTES, False, 0
-    most = _most_bytes(block_bytes)
+    most = max(_MAX_RECORD_BYTES, block_bytes)
     at = start  # behind the start of a record that is too large to be held
     while not is_last:
         data = source.window(at, size)
@@ -259,11 +271,6 @@ def windows(source: Source, scanner: Scanner, start: int, block_bytes: int) -> I
             at, size = at + size - 1, _WINDOW_BYTES
 
 
-def _most_bytes(block_bytes: int) -> int:
-    """Returns how many bytes of a record are held: a user who wants larger blocks has the memory for larger records."""
-    return max(_MAX_RECORD_BYTES, block_bytes)
-
-
 def _check_size(
     size: int, start: int, at: int, data: Bytes, scanner: Scanner, row: int | None = None
 ) -> None:
@@ -280,9 +287,8 @@ def _check_size(
     lack = scanner.lack(data, at)
     if lack is not None:
         kind, text = lack
-        where, more = (
-            (f" (row {row:,})", "") if row is not None else ("", "; schema= alone does not help here")
-        )
+        where = "" if row is None else f" (row {row:,})"
+        more = "; schema= alone does not help here" if row is None else ""
         raise kind(
             f"the record at byte {start}{where} has more than {size:,} bytes, the most that are held to find its end, and "
             f"{text}; if the record is that large, {_ENLARGE}{more}"
@@ -292,31 +298,6 @@ def _check_size(
 _ENLARGE: Final = (
     "raise block_bytes= to its size or more (at most 1 GiB), and ram_budget with it, or split the record"
 )
-
-
-def _group(
-    ends: Offsets, start: int, is_row: Flags, block_bytes: int
-) -> tuple[Offsets, Offsets, Offsets, Offsets]:
-    """Returns number, start, stop and rows of each block to which records of one window belong."""
-    starts = np.concatenate([[start], ends[:-1]])
-    numbers = starts // block_bytes
-    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    rows = np.add.reduceat(is_row, firsts, dtype=np.int64)
-    return numbers[firsts], starts[firsts], ends[np.append(firsts[1:], ends.size) - 1], rows
-
-
-def _merge(found: list[tuple[Offsets, Offsets, Offsets, Offsets]]) -> Blocks:
-    """Joins the parts of blocks that a window border divides."""
-    none = np.zeros(0, np.int64)
-    if not found:
-        return Blocks(none, none, none, none)
-    numbers, starts, stops, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    stops = stops[np.append(firsts[1:], numbers.size) - 1]
-    starts, rows = starts[firsts], np.add.reduceat(rows, firsts)
-    full = rows > 0
-    rows = rows[full]
-    return Blocks(starts[full], stops[full], rows, np.cumsum(rows) - rows)
 
 
 def behind_lines(source: Source, start: int, lines: int) -> int:
@@ -339,7 +320,7 @@ def first_records(
         SourceError: The file holds no records there.
         BudgetError: The first row has more bytes than are held.
     """
-    most = _most_bytes(block_bytes)
+    most = max(_MAX_RECORD_BYTES, block_bytes)
     while True:
         data = source.window(start, num_bytes)
         is_last = data.size < num_bytes

@@ -28,9 +28,6 @@ _PACKINGS: Final = {
     b"7z\xbc\xaf\x27\x1c": "the file is a 7z archive; unpack it",
 }
 """First bytes of files that are packed otherwise, and what to do."""
-_TAR: Final = "the file is a tar archive; read a file in it as tar://name.csv::archive.tar, or read_webdataset reads all of it"
-_TAR_MARK: Final = b"ustar"
-_TAR_MARK_AT: Final = 257
 
 UTF8: Final = "utf-8"
 
@@ -79,8 +76,8 @@ def packing_of(start: bytes) -> str | None:
         'the file is a zip archive; read a file in it as zip://name.csv::archive.zip'
         >>> packing_of(b"x,y")
     """
-    if start.startswith(_TAR_MARK, _TAR_MARK_AT):
-        return _TAR
+    if start.startswith(b"ustar", 257):
+        return "the file is a tar archive; read a file in it as tar://name.csv::archive.tar, or read_webdataset reads all of it"
     return next((advice for magic, advice in _PACKINGS.items() if start.startswith(magic)), None)
 
 
@@ -116,6 +113,15 @@ def checked_encoding(operator: str, given: Any) -> str:
             f"{operator}: encoding is an encoding that Python knows, as 'cp1252', got {shown(given)}"
         ) from error
     return str(found.name)
+
+
+def is_utf8(data: bytes) -> bool:
+    """Returns whether bytes are a text in UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def with_codecs(*suffixes: str) -> tuple[str, ...]:

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
+from arrowflow.bad_rows import without
 from arrowflow.errors import SourceError
 from arrowflow.formats.text.blocks import Source, as_bytes
-from arrowflow.formats.text.codings import UTF8, checked_encoding, with_codecs
+from arrowflow.formats.text.codings import UTF8, checked_encoding, is_utf8, with_codecs
 from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, Scanner, line_ends
 from arrowflow.formats.text.text import Block, Layout, TextFormat
 from arrowflow.lazy import compute as pc
 from arrowflow.storage import File
+from arrowflow.types import VIEWS, is_string
 
 COLUMN: Final = "text"
 
@@ -63,7 +64,7 @@ class LinesFormat(TextFormat):
 
     def probe(self, schema: pa.Schema) -> None:
         for each in schema:
-            if each.name == COLUMN and not _is_text(each.type):
+            if each.name == COLUMN and each.type.id not in VIEWS:
                 raise pa.ArrowNotImplementedError(f"a line is a text or bytes, and no {each.type}")
 
     def layout(self, source: Source, start: int, file: File) -> Layout:
@@ -80,7 +81,7 @@ class LinesFormat(TextFormat):
         """See `TextFormat.decode`."""
         type = types.field(COLUMN).type
         lines = _lines(data)
-        if not (pa.types.is_binary(type) or pa.types.is_large_binary(type)):
+        if is_string(type):
             try:
                 lines = lines.cast(pa.string())  # this checks the bytes
             except pa.ArrowInvalid as error:
@@ -92,12 +93,9 @@ class LinesFormat(TextFormat):
 
     def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: looks at each line by itself."""
-        lines = _lines(block.data)
-        bad = {number: _NO_TEXT for number, line in enumerate(lines.to_pylist()) if not _is_utf8(line)}
-        good = pl.Series([number not in bad for number in range(len(lines))], dtype=pl.Boolean)
-        texts = lines.filter(good.to_arrow()).cast(pa.string())
-        type = block.types.field(COLUMN).type
-        return pa.RecordBatch.from_arrays([texts.cast(type)], [COLUMN]), bad
+        lines = pa.RecordBatch.from_arrays([_lines(block.data)], [COLUMN])
+        bad = {number: _NO_TEXT for number, line in enumerate(lines[COLUMN].to_pylist()) if not is_utf8(line)}
+        return without(lines, bad).cast(block.types), bad
 
     def is_misfit(self, text: str) -> bool:
         return False
@@ -112,16 +110,3 @@ def _lines(data: pa.Buffer) -> pa.Array:
         text = pc.replace_substring(text, b"\r\n", b"\n")
     lines = pc.split_pattern(text, b"\n").flatten()
     return lines[:-1] if view[-1] == _NEWLINE else lines
-
-
-def _is_text(type: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(test(type) for test in tests)
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -15,7 +15,7 @@ import pyarrow as pa
 from arrowflow.bad_rows import BadRow, bad_among, first_bad
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.formats.text.blocks import as_bytes, owned
-from arrowflow.formats.text.scan import Bytes, Flags, Offsets
+from arrowflow.formats.text.scan import Bytes, Flags, Offsets, starts_of
 
 PART_ROWS: Final = 512
 """Rows that are tried together: few enough that one with a bad row costs little to search."""
@@ -42,7 +42,7 @@ class Records(NamedTuple):
     @classmethod
     def of(cls, text: Bytes, ends: Offsets, is_row: Flags, first: int) -> Records:
         """Returns the rows of a block, given the ends of its records and which of these are rows."""
-        return cls(text, np.concatenate([[0], ends[:-1]])[is_row], ends[is_row], first)
+        return cls(text, starts_of(ends)[is_row], ends[is_row], first)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -101,41 +101,36 @@ def good_rows(
         decode: Decodes some of them.
         known: Rows that are bad, as is known already.
     """
-    bad = dict(known)
-    for _ in range(2):
-        if len(bad) == len(records):
-            return None, bad
-        try:
-            return decode(records.without(bad), len(records) - len(bad), records.first), bad
-        except ArrowflowError as error:
-            if len(bad) > len(known):
-                raise SourceError(f"rows that are good alone cannot be decoded together: {error}") from error
-            bad |= _bad_rows(records, decode, bad)
-    raise AssertionError("the second time returns or raises")
+
+    def without(bad: dict[int, str]) -> tuple[pa.RecordBatch | None, dict[int, str]]:
+        rows = len(records) - len(bad)
+        return decode(records.without(bad), rows, records.first) if rows else None, bad
+
+    try:
+        return without(dict(known))
+    except ArrowflowError:
+        bad = {**known, **_bad_rows(records, decode, known)}
+    try:
+        return without(bad)
+    except ArrowflowError as error:
+        raise SourceError(f"rows that are good alone cannot be decoded together: {error}") from error
 
 
 def _bad_rows(records: Records, decode: Decode, known: Mapping[int, str]) -> dict[int, str]:
     """Returns the rows that cannot be decoded alone, but for those that are known."""
-    numbers = [number for number in range(len(records)) if number not in known]
+    numbers = np.setdiff1d(np.arange(len(records)), list(known))
     found: dict[int, str] = {}
     for begin in range(0, len(numbers), PART_ROWS):
         part = numbers[begin : begin + PART_ROWS]
 
-        def check(start: int, stop: int, part: list[int] = part) -> None:
-            for first, last in _runs(part[start:stop]):
+        def check(start: int, stop: int, part: Offsets = part) -> None:
+            tried = part[start:stop]
+            for run in np.split(tried, np.flatnonzero(np.diff(tried) > 1) + 1):
+                first, last = int(run[0]), int(run[-1]) + 1
                 decode(records.between(first, last), last - first, records.first + first)
 
-        found |= {part[place]: str(error.args[0]) for place, error in bad_among(len(part), check)}
+        found |= {int(part[place]): str(error.args[0]) for place, error in bad_among(len(part), check)}
     return found
-
-
-def _runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Returns numbers in order as ranges."""
-    cuts = [0, *(place for place in range(1, len(numbers)) if numbers[place] != numbers[place - 1] + 1)]
-    return [
-        (numbers[start], numbers[stop - 1] + 1)
-        for start, stop in zip(cuts, [*cuts[1:], len(numbers)], strict=True)
-    ]
 
 
 def listed(records: Records, bad: Mapping[int, str], first: int, strip: Callable[[bytes], bytes]) -> Any:

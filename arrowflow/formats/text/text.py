@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -233,21 +233,17 @@ class TextFormat(Format):
         widths = {each.name: width_bits(each.type) for each in layout.schema}
         details = _Details(layout, blocks, is_stream(file, self.encoding), widths)
         sizes = _decoded_bytes(details, layout.schema.names)
-        if not details.is_stream:
-            splits = tuple(
-                Split(index, rows, size)
-                for index, (rows, size) in enumerate(zip(blocks.rows.tolist(), sizes, strict=True))
-            )
-        else:
-            splits = (Split(0, blocks.num_rows, max(sizes)),) if sizes else ()
+        rows = blocks.rows.tolist()
+        if details.is_stream and rows:
+            rows, sizes = [blocks.num_rows], [max(sizes)]
+        splits = tuple(map(Split, range(len(rows)), rows, sizes))
         schema = pa.schema([each for each in layout.schema if not each.name.startswith(HIDDEN)])
         return Footer(file, schema, splits, blocks.num_rows, details, repeated=layout.repeated)
 
     def _behind_bom(self, source: Source) -> int:
         """Returns the start of the text after a byte-order mark."""
         start = source.window(0, SAMPLE_BYTES)[:_LOOKED_AT].tobytes()
-        ending = ending_of(start)
-        if ending is not None:
+        if (ending := ending_of(start)) is not None:
             raise SourceError(
                 f"the file is compressed, and its name does not say so: let the name end in {ending}"
             )
@@ -278,8 +274,7 @@ class TextFormat(Format):
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: the bytes of one block; texts share the bytes of the file evenly."""
-        sizes = _decoded_bytes(footer.details, columns, split.index)
-        return max(sizes)
+        return max(_decoded_bytes(footer.details, columns, split.index))
 
     def footer_bytes(self, file: File) -> int:
         """See `Format.footer_bytes`: records are counted in one pass."""
@@ -308,21 +303,20 @@ class TextFormat(Format):
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`; a compressed file yields one batch a block. The rows in front of a bad one come before its error."""
         details: _Details = footer.details
-        layout, blocks = details.layout, details.blocks
-        names = _present(layout, schema.names)
-        types = pa.schema([_decoded(schema.field(name)) for name in names])
-        if not names:
+        layout = details.layout
+        types = pa.schema([_decoded(schema.field(name)) for name in _present(layout, schema.names)])
+        if not types.names:
             rows = max(0, split.num_rows - offset_rows)
             yield from conform(pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([]))), schema)
             return
-        for data, index, first in self._stored(store, footer, split, offset_rows):
-            before, skipped = int(blocks.rows_before[index]), max(0, offset_rows - first)
+        for data, rows, before, first in self._stored(store, footer, split, offset_rows):
+            skipped = max(0, offset_rows - first)
             try:
-                batch = self._checked(data, int(blocks.rows[index]), before, details, types, footer.file)
+                batch = self._checked(details, types, footer.file, data, rows, before)
                 made = list(conform(batch.slice(skipped), schema))
             except (SourceError, SchemaError, DataError) as error:
                 records = self.records(data, layout.kind, footer.file, before)
-                decode = self._decoder(details, types, schema, footer.file)
+                decode = partial(self._conformed, details, types, schema, footer.file)
                 good, first_error = rows_in_front(records, decode, error)
                 if good is not None and good.num_rows > skipped:
                     yield good.slice(skipped)
@@ -342,25 +336,22 @@ class TextFormat(Format):
     ) -> Iterator[Sifted]:
         """See `SiftingFormat.sift`: a part is a block."""
         details: _Details = footer.details
-        blocks, file = details.blocks, footer.file
-        names = _present(details.layout, schema.names)
-        types = pa.schema([_decoded(schema.field(name)) for name in names])
-        if not names:
-            rows = pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
-            (batch,) = conform(rows, schema)
+        layout, file = details.layout, footer.file
+        types = pa.schema([_decoded(schema.field(name)) for name in _present(layout, schema.names)])
+        if not types.names:
+            (batch,) = self.read(store, footer, split, schema)
             yield Sifted(batch, 0, split.num_rows)
             return
-        decode = self._decoder(details, types, schema, file)
-        for data, index, first in self._stored(store, footer, split, offset_rows):
-            rows, before = int(blocks.rows[index]), int(blocks.rows_before[index])
+        decode = partial(self._conformed, details, types, schema, file)
+        for data, rows, before, first in self._stored(store, footer, split, offset_rows):
             if not hints:
                 try:
                     yield Sifted(decode(data, rows, before), first, rows)
                     continue
                 except (SourceError, SchemaError, DataError):
                     pass  # which rows are bad is found out now
-            find = partial(self.records, data, details.layout.kind, file, before)
-            block = Block(data, rows, find, details.layout, types, file, keep)
+            find = partial(self.records, data, layout.kind, file, before)
+            block = Block(data, rows, find, layout, types, file, keep)
             yield self._sifted(block, first, decode, schema, hints)
 
     def _sifted(self, block: Block, first: int, decode: Decode, schema: pa.Schema, hints: set[str]) -> Sifted:
@@ -375,11 +366,9 @@ class TextFormat(Format):
             batch, bad = good_rows(block.records, decode, bad)
         if batch is None:
             batch = empty_batch(schema)
-        numbers = sorted(bad)
-        kept = ()
-        if block.keep:
-            kept = listed(block.records, bad, first, partial(self.stripped, block.layout.kind))
-        return Sifted(batch, first, block.rows, [first + number for number in numbers], kept)
+        strip = partial(self.stripped, block.layout.kind)
+        kept = listed(block.records, bad, first, strip) if block.keep else ()
+        return Sifted(batch, first, block.rows, [first + number for number in sorted(bad)], kept)
 
     def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """Returns the good rows of a block, or None in their place, and bad ones by number; None if that takes long.
@@ -404,28 +393,27 @@ class TextFormat(Format):
 
     def _stored(
         self, store: Store, footer: Footer, split: Split, offset_rows: int
-    ) -> Iterator[tuple[pa.Buffer, int, int]]:
-        """Yields the blocks of a split that hold rows from one on: bytes, number, and rows of the split before it."""
+    ) -> Iterator[tuple[pa.Buffer, int, int, int]]:
+        """Yields the blocks of a split that hold rows from one on: bytes, rows, rows of the file and of the split before."""
         details: _Details = footer.details
         blocks = details.blocks
         if not details.is_stream:
-            yield _read_block(store, footer.file, blocks, split.index), split.index, 0
+            start, stop, rows, before = (int(each[split.index]) for each in blocks)
+            data = store.fetch(footer.file, [(start, stop)])[0]
+            yield data if store.is_local else owned(as_bytes(data)), rows, before, 0
             return
         source = streamed(store, footer.file, self.encoding)
         ends = blocks.rows_before + blocks.rows
         first = min(int(np.searchsorted(ends, offset_rows, side="right")), ends.size - 1)
-        for index in range(first, ends.size):
-            start, stop = int(blocks.starts[index]), int(blocks.stops[index])
-            yield owned(source.window(start, stop - start)), index, int(blocks.rows_before[index])
+        for start, stop, rows, before in zip(*(each[first:].tolist() for each in blocks), strict=True):
+            yield owned(source.window(start, stop - start)), rows, before, before
 
-    def _decoder(self, details: _Details, types: pa.Schema, schema: pa.Schema, file: File) -> Decode:
-        """Returns what decodes some rows of a file into one batch."""
-
-        def decode(data: pa.Buffer, rows: int, before: int) -> pa.RecordBatch:
-            (batch,) = conform(self._checked(data, rows, before, details, types, file), schema)
-            return batch
-
-        return decode
+    def _conformed(
+        self, details: _Details, types: pa.Schema, schema: pa.Schema, file: File, *text: Any
+    ) -> pa.RecordBatch:
+        """Decodes some rows of a file into one batch; `text` is as for `Decode`."""
+        (batch,) = conform(self._checked(details, types, file, *text), schema)
+        return batch
 
     def sample(
         self, data: Bytes, kind: str, file: File, infer: Callable[[pa.Buffer], pa.Schema]
@@ -447,7 +435,7 @@ class TextFormat(Format):
             return as_bytes(records.between(0, place)), explained(0, place)
 
     def _checked(
-        self, data: pa.Buffer, expected: int, before: int, details: _Details, types: pa.Schema, file: File
+        self, details: _Details, types: pa.Schema, file: File, data: pa.Buffer, expected: int, before: int
     ) -> pa.RecordBatch:
         """Decodes rows and compares their number with the count of the scan."""
         with self._explained(before):
@@ -455,28 +443,33 @@ class TextFormat(Format):
         if batch.num_rows != expected:
             raise SourceError(
                 f"expected {expected} rows behind row {before}, one for each record that was counted, found "
-                f"{batch.num_rows}: {_NOT_ONE}"
+                f"{batch.num_rows}: the file changed while it was read, or has not one record a line"
             )
         return batch
 
     @contextmanager
     def _explained(self, rows_before: int = 0) -> Iterator[None]:
         """Adds to an error the row of the file in which a value does not fit, and a way to mend it."""
+
+        def row_of_file(found: re.Match[str]) -> str:  # counted from 1
+            return (
+                f"{'in ' * found[1].startswith('in')}row {rows_before + int(found[2]) - self.first_row + 1}"
+            )
+
         try:
             yield
         except pa.ArrowInvalid as error:
-            text = _ROW.sub(partial(self._row, rows_before), str(error).strip()[:500])
+            text = _ROW.sub(row_of_file, str(error).strip()[:500])
             if self.is_misfit(text):
                 raise SchemaError(f"{text}; {self.advice(text)}") from error
             raise SourceError(f"{text}; {self.cure(text)}") from error
 
-    def _row(self, rows_before: int, found: re.Match[str]) -> str:
-        """Returns the row of the file, counted from 1, for a row of a block."""
-        return f"{'in ' * found[1].startswith('in')}row {rows_before + int(found[2]) - self.first_row + 1}"
-
     def advice(self, text: str) -> str:
         """Returns what to do about a value that does not have the type of its column."""
-        return _MISFIT
+        return (
+            "types are those of schema=, and without it those that the first MiB with values tells: take a type in schema= "
+            "that holds all values of the column, or leave the column out of it"
+        )
 
     def cure(self, text: str) -> str:
         """Returns what to do about text that cannot be parsed."""
@@ -485,13 +478,6 @@ class TextFormat(Format):
     @abstractmethod
     def is_misfit(self, text: str) -> bool:
         """Returns whether a message of pyarrow's is about a value that does not have the type of its column."""
-
-
-_NOT_ONE: Final = "the file changed while it was read, or has not one record a line"
-_MISFIT: Final = (
-    "types are those of schema=, and without it those that the first MiB with values tells: take a type in schema= that "
-    "holds all values of the column, or leave the column out of it"
-)
 
 
 def _decoded(field: pa.Field) -> pa.Field:
@@ -504,15 +490,6 @@ def _present(layout: Layout, columns: Sequence[str]) -> list[str]:
     return [name for name in columns if name in known]
 
 
-def _read_block(store: Store, file: File, blocks: Blocks, index: int) -> pa.Buffer:
-    start, stop = int(blocks.starts[index]), int(blocks.stops[index])
-    if not store.is_local:
-        return owned(as_bytes(store.fetch(file, [(start, stop)])[0]))
-    with store.unmapped.open(file) as source:
-        source.seek(start)
-        return source.read_buffer(stop - start)
-
-
 def _decoded_bytes(details: _Details, columns: Sequence[str], index: int | None = None) -> list[int]:
     """Returns the decoded bytes of columns, of each block or of one."""
     blocks, widths = details.blocks, details.widths
@@ -522,5 +499,4 @@ def _decoded_bytes(details: _Details, columns: Sequence[str], index: int | None 
     wanted = sum(name in widths and widths[name] is None for name in columns)
     texts = sum(width is None for width in widths.values())
     share = text * wanted // max(1, texts) + 5 * wanted * rows
-    sizes: list[int] = (rows * fixed // 8 + share).tolist()
-    return sizes
+    return (rows * fixed // 8 + share).tolist()

@@ -77,16 +77,10 @@ def _fractions(value: Any, type: pa.DataType, path: str) -> Iterator[tuple[str, 
 
 
 def _check(name: str, texts: list[str]) -> None:
-    for text in texts:
-        if _is_beyond(text.strip()):
+    for text in map(str.strip, texts):
+        num_digits = len(text.lstrip("+-").lstrip("0"))
+        if num_digits > 19 or (num_digits == 19 and not -(1 << 63) <= int(text) < 1 << 63):
             raise SchemaError(
-                f"column {name!r}: {text.strip()[:40]} does not fit int64, and as float64 it would be rounded with all "
+                f"column {name!r}: {text[:40]} does not fit int64, and as float64 it would be rounded with all "
                 "others of the column; pass schema= with uint64, decimal128 or string, or float64 where that is right"
             )
-
-
-def _is_beyond(text: str) -> bool:
-    digits = text.lstrip("+-").lstrip("0")
-    if len(digits) < 19:
-        return False
-    return len(digits) > 19 or not -(1 << 63) <= int(text) < 1 << 63

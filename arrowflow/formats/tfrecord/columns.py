@@ -9,29 +9,32 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError
+from arrowflow.errors import ArrowflowError, DataError, SchemaError
+from arrowflow.formats.text.codings import is_utf8
 from arrowflow.formats.tfrecord.proto import KINDS, VALUES
 from arrowflow.formats.tfrecord.wire import PADDING, Bytes, Flags, Ints, varints
 from arrowflow.lazy import compute as pc
+from arrowflow.types import VIEWS, is_list, is_number
 
 BYTES, FLOATS, INTS = 1, 2, 3
 _PASS_SCHEMA: Final = "; take a type in schema= that fits all records, or leave this feature out of it"
 
 
+class Odd(Exception):
+    """Records in an encoding that only protobuf reads."""
+
+    def __init__(self, rows: Ints) -> None:
+        super().__init__(rows)
+        self.rows = np.unique(rows)
+
+
 class Unfit(Exception):
-    """Rows that a column cannot hold, with the reason of each; without reasons, rows with an unusual encoding.
+    """Records that a column cannot hold, in order, with the error of each: `DataError` if a value is at fault."""
 
-    Attributes:
-        rows: The records, in order.
-        texts: The reasons.
-        is_value: Whether a value is at fault, and not the kind or the number of values.
-    """
-
-    def __init__(self, rows: Ints, texts: Sequence[str] | None = None, *, is_value: bool = False) -> None:
-        super().__init__(rows, texts)
+    def __init__(self, rows: Ints, errors: Sequence[ArrowflowError]) -> None:
+        super().__init__(rows, errors)
         self.rows = rows
-        self.texts = texts
-        self.is_value = is_value
+        self.errors = errors
 
 
 class Lists(NamedTuple):
@@ -53,18 +56,12 @@ class Lists(NamedTuple):
     starts: Ints
     stops: Ints
 
-    def without(self, rows: Ints) -> Lists:
-        """Returns the lists of the other records; these lack the feature."""
-        return self.only(~np.isin(self.rows, rows))
-
     def only(self, kept: Flags) -> Lists:
         """Returns the lists of those of `rows` that are flagged; the other records lack the feature."""
-        places = np.cumsum(kept) - 1
         values = kept[self.owners]
-        owners = places[self.owners[values]]
-        return Lists(
-            self.num_rows, self.rows[kept], self.kinds[kept], owners, self.starts[values], self.stops[values]
-        )
+        owners = (np.cumsum(kept) - 1)[self.owners[values]]
+        starts, stops = self.starts[values], self.stops[values]
+        return Lists(self.num_rows, self.rows[kept], self.kinds[kept], owners, starts, stops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +101,26 @@ class Column:
 
         Raises:
             Unfit: A record's list does not fit.
+            Odd: A record's list has an unusual encoding.
         """
         rows = lists.rows
         has_kind = lists.kinds != 0
         wrong = np.flatnonzero(has_kind & (lists.kinds != self.kind))
         if len(wrong):
-            text = f"feature {self.name!r}: expected {KINDS[self.kind]} ({self.type}), found "
-            raise Unfit(rows[wrong], [f"{text}{KINDS[lists.kinds[each]]}{_PASS_SCHEMA}" for each in wrong])
+            found = [KINDS[kind] for kind in lists.kinds[wrong]]
+            raise self._unfit(rows[wrong], KINDS[self.kind], found)
         values, counts = self._values(data, lists)
         if self.size is not None:
             wrong = np.flatnonzero(has_kind & (counts != self.size))
             if len(wrong):
-                text = f"feature {self.name!r}: expected {self.size} of {self.value} ({self.type}), found "
-                raise Unfit(rows[wrong], [f"{text}{counts[each]}{_PASS_SCHEMA}" for each in wrong])
+                raise self._unfit(rows[wrong], f"{self.size} of {self.value}", counts[wrong])
         if not has_kind.all():
             rows, counts = rows[has_kind], counts[has_kind]
         return self._assemble(values, rows, counts, lists.num_rows)
+
+    def _unfit(self, rows: Ints, expected: str, found: Any) -> Unfit:
+        text = f"feature {self.name!r}: expected {expected} ({self.type}), found "
+        return Unfit(rows, [SchemaError(f"{text}{each}{_PASS_SCHEMA}") for each in found])
 
     def _values(self, data: Bytes, lists: Lists) -> tuple[pa.Array, Ints]:
         """Returns all values one after the other, and the number of values for each of `lists.rows`."""
@@ -133,7 +134,7 @@ class Column:
         if self.kind == INTS:
             return self._wholes(stored, sizes, lists)
         if (sizes & 3).any():
-            raise Unfit(np.unique(lists.rows[lists.owners[(sizes & 3) != 0]]))
+            raise Odd(lists.rows[lists.owners[(sizes & 3) != 0]])
         counts = np.bincount(lists.owners, sizes >> 2, num).astype(np.int64)
         floats = stored.view("<f4")
         return _array(floats if self.value == pa.float32() else floats.astype(np.float64)), counts
@@ -144,10 +145,11 @@ class Column:
         ends = np.cumsum(sizes)
         # No varint may cross the border between two elements.
         if found is None or (stored[ends[sizes > 0] - 1] & 0x80).any():
-            raise Unfit(np.unique(lists.rows[lists.owners]))
-        per_element = np.diff(np.searchsorted(found.ends, ends), prepend=0)
+            raise Odd(lists.rows[lists.owners])
+        values, lasts = found
+        per_element = np.diff(np.searchsorted(lasts, ends), prepend=0)
         counts = np.bincount(lists.owners, per_element, len(lists.rows)).astype(np.int64)
-        return self._numbers(found.values, counts, lists), counts
+        return self._numbers(values, counts, lists), counts
 
     def _texts(self, gathered: pa.Array, lists: Lists) -> pa.Array:
         if self.value == pa.binary():
@@ -155,53 +157,50 @@ class Column:
         try:
             return gathered.cast(self.value)
         except pa.ArrowInvalid as error:
-            wrong = [place for place, value in enumerate(gathered) if not _is_utf8(value.as_py())]
+            wrong = [place for place, value in enumerate(gathered) if not is_utf8(value.as_py())]
             if not wrong:
                 raise
             rows = np.unique(lists.rows[lists.owners[wrong]])
             text = f"feature {self.name!r}: expected UTF-8 text ({self.type}), found bytes that are none"
-            raise Unfit(rows, [f"{text}; take binary in schema="] * len(rows), is_value=True) from error
+            raise Unfit(rows, [DataError(f"{text}; take binary in schema=") for _ in rows]) from error
 
     def _numbers(self, values: Ints, counts: Ints, lists: Lists) -> pa.Array:
         if self.value == pa.int64():
             return _array(values)
-        low, high = (0, 1) if self.value == pa.bool_() else _range(self.value)
+        low, high = 0, 1
+        if self.value != pa.bool_():
+            bounds = np.iinfo(self.value.to_pandas_dtype())
+            low, high = int(bounds.min), min(int(bounds.max), np.iinfo(np.int64).max)
         outside = np.flatnonzero((values < low) | (values > high))
         if len(outside):
             places, firsts = np.unique(
                 np.searchsorted(np.cumsum(counts), outside, side="right"), return_index=True
             )
             text = f"feature {self.name!r}: expected {self.value} ({low} to {high}), found "
-            texts = [f"{text}{value}; take int64 in schema=" for value in values[outside[firsts]]]
-            raise Unfit(lists.rows[places], texts, is_value=True)
+            errors = [DataError(f"{text}{value}; take int64 in schema=") for value in values[outside[firsts]]]
+            raise Unfit(lists.rows[places], errors)
         return _array(values).cast(self.value)
 
     def _assemble(self, values: pa.Array, rows: Ints, counts: Ints, num_rows: int) -> pa.Array:
         """Puts values into rows; all rows not in `rows` are null."""
         nulls = num_rows - len(rows)
         validity = _bitmap(rows, num_rows) if nulls else None
-        is_list = pa.types.is_list(self.type) or pa.types.is_large_list(self.type)
-        if not is_list and not nulls:
-            if self.type == values.type:
-                return values
-            return pa.Array.from_buffers(self.type, num_rows, [None], 0, children=[values])
-        if is_list:
+        buffers = [validity]
+        if self.size is None:
             sizes = np.zeros(num_rows + 1, np.int64 if pa.types.is_large_list(self.type) else np.int32)
             sizes[rows + 1] = counts
-            offsets = np.cumsum(sizes, out=sizes)
-            buffers = [validity, pa.py_buffer(offsets)]
-            return pa.Array.from_buffers(self.type, num_rows, buffers, nulls, children=[values])
-        places = np.full(num_rows, -1)
-        places[rows] = np.arange(len(rows))
-        if pa.types.is_fixed_size_list(self.type):
-            size = self.type.list_size
-            inner = (np.maximum(places, 0)[:, None] * size + np.arange(size)).reshape(-1)
-            children = _take(values, inner) if len(values) else pa.nulls(len(inner), self.value)
-            return pa.Array.from_buffers(self.type, num_rows, [validity], nulls, children=[children])
-        taken = pa.Array.from_buffers(
-            pa.int64(), num_rows, [validity, pa.py_buffer(np.maximum(places, 0))], nulls
-        )
-        return pc.take(values, taken)
+            buffers.append(pa.py_buffer(np.cumsum(sizes, out=sizes)))
+        elif nulls:
+            places = np.zeros(num_rows, np.int64)
+            places[rows] = np.arange(len(rows))
+            if self.type == self.value:
+                buffers.append(pa.py_buffer(places))
+                return pc.take(values, pa.Array.from_buffers(pa.int64(), num_rows, buffers, nulls))
+            inner = (places[:, None] * self.size + np.arange(self.size)).reshape(-1)
+            values = _take(values, inner) if len(values) else pa.nulls(len(inner), self.value)
+        elif self.type == self.value:
+            return values
+        return pa.Array.from_buffers(self.type, num_rows, buffers, nulls, children=[values])
 
 
 def column_of(field: pa.Field) -> Column:
@@ -210,45 +209,18 @@ def column_of(field: pa.Field) -> Column:
     Raises:
         SchemaError: No feature can be read as the field's type.
     """
-    type, size = field.type, 1
-    value = type
+    type = field.type
+    value, size = (type.value_type, None) if is_list(type) else (type, 1)
     if pa.types.is_fixed_size_list(type):
-        value, size = type.value_type, type.list_size
-    elif pa.types.is_list(type) or pa.types.is_large_list(type):
-        value = type.value_type
-    for kind, fits in ((BYTES, _is_text), (FLOATS, _is_float), (INTS, _is_whole)):
-        if fits(value):
-            is_list = pa.types.is_list(type) or pa.types.is_large_list(type)
-            return Column(field.name, type, kind, value, None if is_list else size)
+        size = type.list_size
+    if value.id in VIEWS:
+        return Column(field.name, type, BYTES, value, size)
+    if is_number(value) or pa.types.is_boolean(value):
+        return Column(field.name, type, FLOATS if pa.types.is_floating(value) else INTS, value, size)
     raise SchemaError(
         f"read_tfrecord: column {field.name!r}: no feature can be read as {type}; expected a whole number, bool, "
         f"float32, float64, binary or string, or a list of one; read it as {VALUES[INTS]}, for example, and cast it"
     )
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return type in {pa.binary(), pa.large_binary(), pa.string(), pa.large_string()}
-
-
-def _is_float(type: pa.DataType) -> bool:
-    return type in {pa.float32(), pa.float64()}
-
-
-def _is_whole(type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type) or pa.types.is_boolean(type))
-
-
-def _range(type: pa.DataType) -> tuple[int, int]:
-    bounds = np.iinfo(f"{'i' if pa.types.is_signed_integer(type) else 'u'}{type.bit_width // 8}")
-    return int(bounds.min), min(int(bounds.max), np.iinfo(np.int64).max)
 
 
 def gather(data: Bytes, starts: Ints, stops: Ints) -> pa.Array:

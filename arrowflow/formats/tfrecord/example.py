@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.bad_rows import without
-from arrowflow.errors import ArrowflowError, DataError, SchemaError, SourceError
+from arrowflow.errors import ArrowflowError, SchemaError, SourceError
 from arrowflow.formats.tfrecord import proto
-from arrowflow.formats.tfrecord.columns import FLOATS, INTS, Column, Lists, Unfit, column_of
+from arrowflow.formats.tfrecord.columns import FLOATS, INTS, Column, Lists, Odd, Unfit, column_of
 from arrowflow.formats.tfrecord.wire import (
+    LOWEST,
     PADDING,
     Bytes,
     Elements,
@@ -39,14 +40,6 @@ _SECOND: Final = 0x12
 """Tag of field 2 with a length: the value of an entry."""
 
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
-
-
-class _Odd(Exception):
-    """Records in an encoding that only protobuf reads."""
-
-    def __init__(self, rows: Ints) -> None:
-        super().__init__(rows)
-        self.rows = rows
 
 
 class Records(NamedTuple):
@@ -104,7 +97,7 @@ class _Names:
         words = []
         for position in range(0, max(self.longest, 1), 8):
             left = np.clip(lengths - position, 0, 8)
-            words.append(data.words(starts + position) & _LOWEST[left])
+            words.append(data.words(starts + position) & LOWEST[left])
         return words
 
     def _hash(self, words: Sequence[Ints], lengths: Ints) -> Any:
@@ -113,12 +106,6 @@ class _Names:
             mixed = (mixed ^ word.view(np.uint64)) * _MIX
             mixed ^= mixed >> np.uint64(29)
         return mixed
-
-
-_NO_EXAMPLE: Final = "expected a tf.train.Example, found one that is encoded as none should be"
-
-_LOWEST: Final = np.array([(1 << (8 * size)) - 1 if size < 8 else -1 for size in range(9)], np.int64)
-"""Bit masks of the lowest bytes of a word."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,15 +152,18 @@ class ExampleDecoder:
             bad = dict(refused)
             try:
                 batch = self._decode(records, bad)
-            except _Odd as odd:
+            except Odd as odd:
                 rows = np.setdiff1d(odd.rows, known)
                 if not len(rows):
-                    rows, error = odd.rows, SourceError(_NO_EXAMPLE)
-                    refused |= dict.fromkeys(rows.tolist(), error)
+                    rows, text = (
+                        odd.rows,
+                        "expected a tf.train.Example, found one that is encoded as none should be",
+                    )
+                    refused |= dict.fromkeys(rows.tolist(), SourceError(text))
                 records = _rewritten(records, rows, refused)
                 known = np.union1d(known, rows)
-                continue
-            return without(batch, bad), bad
+            else:
+                return without(batch, bad), bad
 
     def _decode(self, records: Records, bad: dict[int, ArrowflowError]) -> pa.RecordBatch:
         """Decodes records; notes in `bad` those that do not fit, and makes nulls of them."""
@@ -182,8 +172,11 @@ class ExampleDecoder:
         cells = self._cells(records)
         found = elements(records.data, _FIRST, cells.starts, cells.stops)
         if len(found.bad):
-            raise _Odd(np.unique(cells.rows[found.bad]))
-        found = _in_order(found)
+            raise Odd(cells.rows[found.bad])
+        if (found.owners[:-1] > found.owners[1:]).any():
+            # The walk found the first elements of all lists, then the second ones.
+            order = np.argsort(found.owners, kind="stable")
+            found = Elements(found.owners[order], found.starts[order], found.stops[order], found.bad)
         borders = np.searchsorted(cells.columns, np.arange(len(self._columns) + 1))
         parts = np.searchsorted(found.owners, borders)
         numbers, is_odd = self._numbers(records.data, cells, found)
@@ -198,11 +191,14 @@ class ExampleDecoder:
             owners = found.owners[values] - borders[number]
             starts, stops = found.starts[values], found.stops[values]
             lists = Lists(len(records), rows, cells.kinds[own], owners, starts, stops)
-            if column.is_number:
-                own_numbers = numbers[column.kind][values]
-                arrays.append(_number_column(column, records.data, lists, own_numbers, is_odd[own], bad))
-            else:
-                arrays.append(_column(column, records.data, lists, bad))
+            if column.is_number and 2 * np.count_nonzero(odd := is_odd[own]) <= len(odd):
+                # If all odd lists are null, as empty and bad ones are, the numbers that are known are put around them.
+                alone = _column(column, records.data, lists.only(odd), bad)
+                if alone.null_count == len(records):
+                    known = numbers[column.kind][values][~odd[owners]]
+                    arrays.append(column.place(known, rows[~odd], len(records)))
+                    continue
+            arrays.append(_column(column, records.data, lists, bad))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _numbers(self, data: Bytes, cells: _Cells, found: Elements) -> tuple[dict[int, Any], Flags]:
@@ -229,7 +225,7 @@ class ExampleDecoder:
         _refuse(rows, (features.tags == _FIRST) & (features.stops == stops))
         entries = elements(data, _FIRST, features.starts, features.stops)
         if len(entries.bad):
-            raise _Odd(np.unique(rows[entries.bad]))
+            raise Odd(rows[entries.bad])
         rows = rows[entries.owners]
         keys = fields_at(data, entries.starts)
         _refuse(rows, (keys.tags == _FIRST) & (keys.stops <= entries.stops) & (keys.starts <= keys.stops))
@@ -241,34 +237,14 @@ class ExampleDecoder:
         _refuse(rows[wanted], ~twice)
         columns, rows = np.nonzero(table >= 0)
         cells = table[columns, rows]
-        return _Cells(columns, rows, *_lists(data, rows, keys.stops[cells], entries.stops[cells]))
-
-
-def _number_column(
-    column: Column,
-    data: Bytes,
-    lists: Lists,
-    numbers: Any,
-    is_odd: Flags,
-    bad: dict[int, ArrowflowError],
-) -> pa.Array:
-    """Returns a column of numbers of which some lists are odd.
-
-    The odd ones are decoded alone first. If all of them are null, as empty and bad lists are, the numbers that are known
-    already are put around them. Otherwise the whole column is decoded.
-
-    Args:
-        column: The column.
-        data: The block.
-        lists: The lists of the column.
-        numbers: The number of each element.
-        is_odd: Whether each list is anything else than one number.
-        bad: As for `_column`.
-    """
-    few_are_odd = 2 * np.count_nonzero(is_odd) <= len(is_odd)
-    if few_are_odd and _column(column, data, lists.only(is_odd), bad).null_count == lists.num_rows:
-        return column.place(numbers[~is_odd[lists.owners]], lists.rows[~is_odd], lists.num_rows)
-    return _column(column, data, lists, bad)
+        stops, values = entries.stops[cells], fields_at(data, keys.stops[cells])
+        _refuse(rows, (values.tags == _SECOND) & (values.stops == stops))
+        lists = fields_at(data, values.starts)
+        kinds = lists.tags >> 3
+        empty = values.starts == stops
+        known = (lists.tags & 7 == 2) & (kinds >= 1) & (kinds <= 3)
+        _refuse(rows, (known & (lists.stops == stops)) | empty)
+        return _Cells(columns, rows, np.where(empty, 0, kinds), np.where(empty, stops, lists.starts), stops)
 
 
 def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError]) -> pa.Array:
@@ -277,12 +253,9 @@ def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowE
         try:
             return column.build(data, lists)
         except Unfit as unfit:
-            if unfit.texts is None:
-                raise _Odd(unfit.rows) from None
-            errors = map(DataError if unfit.is_value else SchemaError, unfit.texts)
-            for row, error in zip(unfit.rows.tolist(), errors, strict=True):
+            for row, error in zip(unfit.rows.tolist(), unfit.errors, strict=True):
                 bad.setdefault(row, error)
-            lists = lists.without(unfit.rows)
+            lists = lists.only(~np.isin(lists.rows, unfit.rows))
     return pa.nulls(lists.num_rows, column.type)
 
 
@@ -293,29 +266,9 @@ def has_feature(records: Records, name: str) -> bool:
     return is_other or bool(batch.column(0).null_count < len(batch))
 
 
-def _lists(data: Bytes, rows: Ints, starts: Ints, stops: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns kind, start and stop of the list in each value of a map, which starts with the value's tag."""
-    values = fields_at(data, starts)
-    _refuse(rows, (values.tags == _SECOND) & (values.stops == stops))
-    lists = fields_at(data, values.starts)
-    kinds = lists.tags >> 3
-    empty = values.starts == values.stops
-    known = (lists.tags & 7 == 2) & (kinds >= 1) & (kinds <= 3)
-    _refuse(rows, (known & (lists.stops == values.stops)) | empty)
-    return np.where(empty, 0, kinds), np.where(empty, stops, lists.starts), stops
-
-
 def _refuse(rows: Ints, good: Any) -> None:
     if not good.all():
-        raise _Odd(np.unique(rows[~good]))
-
-
-def _in_order(found: Elements) -> Elements:
-    """Returns elements ordered by owner; a walk finds the first elements of all owners, then the second ones."""
-    if (found.owners[:-1] <= found.owners[1:]).all():
-        return found
-    order = np.argsort(found.owners, kind="stable")
-    return Elements(found.owners[order], found.starts[order], found.stops[order], found.bad)
+        raise Odd(rows[~good])
 
 
 def _rewritten(records: Records, rows: Ints, refused: dict[int, ArrowflowError]) -> Records:
@@ -323,18 +276,14 @@ def _rewritten(records: Records, rows: Ints, refused: dict[int, ArrowflowError])
 
     Records that are none are noted in `refused`, and become empty ones.
     """
-    odd = set(rows.tolist())
-    parts = []
-    for row in range(len(records)):
-        part = records.record(row)
-        if row in odd:
-            try:
-                part = proto.canonical(part)
-            except ArrowflowError as error:
-                refused.setdefault(row, error)
-        if row in refused:
-            part = b""
-        parts.append(part)
+    parts = [records.record(row) for row in range(len(records))]
+    for row in rows.tolist():
+        try:
+            parts[row] = proto.canonical(parts[row])
+        except ArrowflowError as error:
+            refused.setdefault(row, error)
+    for row in refused:
+        parts[row] = b""
     return joined(parts)
 
 

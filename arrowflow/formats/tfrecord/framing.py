@@ -61,22 +61,8 @@ class Fault(NamedTuple):
         return SourceError(f"record {record} at byte {self.offset}: {self.text}")
 
 
-class RecordRun(NamedTuple):
-    """Records that are adjacent and are read in one go.
-
-    Attributes:
-        start: Byte where the first record starts.
-        stop: Byte where the last record stops.
-        num_rows: The number of records.
-    """
-
-    start: int
-    stop: int
-    num_rows: int
-
-
 class Walk:
-    """Finds the records of a file, one window of bytes after the other.
+    """Finds the records of a file, one window of bytes after the other, and divides them into blocks.
 
     Args:
         max_blocks: The number of blocks after which the walk stops; None for all.
@@ -84,22 +70,23 @@ class Walk:
 
     Attributes:
         position: The start of the next record; the next window has to hold this byte.
-        blocks: The records so far, without the records of the last block.
+        borders: Byte where each block starts; the last block may get further records, until `end` is called.
+        rows: Records before each border.
         fault: The fault that ended the walk, or None.
     """
 
     def __init__(self, max_blocks: int | None = None, max_rows: int = MAX_SPLIT_ROWS) -> None:
-        self._max_blocks = max_blocks
+        self._max_borders = None if max_blocks is None else max_blocks + 1
         self._max_rows = max_rows
         self.position = 0
-        self.blocks: list[RecordRun] = []
+        self.borders, self.rows = [0], [0]
         self.fault: Fault | None = None
-        self._start = self._rows = self._last = 0
+        self._rows = self._last = 0
         self._known: dict[int, int] = {}
 
     def see(self, window: Any, base: int) -> None:
         """Walks the headers that lie in a window, whose first byte has the number `base`."""
-        position, last, rows, start = self.position, self._last, self._rows, self._start
+        position, last, rows, start = self.position, self._last, self._rows, self.borders[-1]
         unpack, known, stop = _HEADER.unpack_from, self._known, base + len(window) - HEADER_BYTES
         while position <= stop:
             length, crc = unpack(window, position - base)
@@ -108,22 +95,22 @@ class Walk:
             end = position + FRAME_BYTES + length
             is_large = end - start > SPLIT_BYTES and (rows >= SPLIT_ROWS or end - start > MAX_SPLIT_BYTES)
             if rows and (is_large or rows == self._max_rows):
-                self.blocks.append(RecordRun(start, position, rows))
+                self._end_block(position, rows)
                 start, rows = position, 0
                 if self.done:
                     break
             rows += 1
             last, position = position, end
-        self.position, self._last, self._rows, self._start = position, last, rows, start
+        self.position, self._last, self._rows = position, last, rows
 
     @property
     def done(self) -> bool:
         """Whether the walk has found enough blocks, or a fault."""
-        return self.fault is not None or len(self.blocks) == self._max_blocks
+        return self.fault is not None or len(self.borders) == self._max_borders
 
     def end(self, size: int, why: str | None = None) -> None:
         """Sets the size of the file, and the reason why the file ends there, in case the walk needs more bytes."""
-        if len(self.blocks) == self._max_blocks:
+        if len(self.borders) == self._max_borders:
             return
         if self.fault is None and (self.position != size or why is not None):
             if self.position > size:
@@ -133,14 +120,22 @@ class Walk:
                 text = f"expected a header of {HEADER_BYTES} bytes, found {size - self.position}"
             self.fault = Fault(self.position, f"{text}; {why or 'the file is truncated'}")
         if self._rows:
-            self.blocks.append(RecordRun(self._start, self.position, self._rows))
-            self._rows = 0
+            self._end_block(self.position, self._rows)
+
+    def _end_block(self, position: int, rows: int) -> None:
+        self.borders.append(position)
+        self.rows.append(self.rows[-1] + rows)
 
     def _is_length(self, length: int, crc: int, position: int) -> bool:
         found = masked_crc(length.to_bytes(8, "little"))
         if found != crc:
-            text = f"expected the CRC {found:#010x} of its length, found {crc:#010x}"
-            self.fault = Fault(position, f"{text}: {_no_record(position)}")
+            why = (
+                "the file is corrupt"
+                if position
+                else "this is no TFRecord file, or its first record is corrupt"
+            )
+            text = f"expected the CRC {found:#010x} of its length, found {crc:#010x}: {why}"
+            self.fault = Fault(position, text)
         elif length > _MAX_LENGTH:
             self.fault = Fault(position, f"it has {length} bytes; protobuf reads less than 2 GiB")
         else:
@@ -150,24 +145,18 @@ class Walk:
         return found == crc and length <= _MAX_LENGTH
 
 
-def _no_record(position: int) -> str:
-    return "the file is corrupt" if position else "this is no TFRecord file, or its first record is corrupt"
-
-
 def crc_function() -> Callable[[bytes], int]:
     """Returns the function that computes a CRC32C.
 
     Raises:
         MissingPackageError: The package is not installed.
     """
-    function: Callable[[bytes], int] = optional("google_crc32c", user="TFRecord", extra="tfrecord").value
-    return function
+    return optional("google_crc32c", user="TFRecord", extra="tfrecord").value
 
 
 def masked_crc(data: bytes) -> int:
     """Returns the CRC of some bytes in the form that TFRecord files hold."""
-    masked: int = _masked(crc_function()(data))
-    return masked
+    return _masked(crc_function()(data))
 
 
 def framed(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, dict[int, Fault]]:
@@ -191,7 +180,8 @@ def framed(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, dict
         borders.append(position)
     found = np.array(borders, np.int64)
     starts, stops = found[:-1] + HEADER_BYTES, found[1:] - 4
-    wrong = np.flatnonzero(_masked(np.array(crcs, np.uint64)) != _crcs_at(data, stops))
+    stored = np.ndarray(max(len(data) - 3, 0), "<u4", data, strides=(1,))[stops]
+    wrong = np.flatnonzero(_masked(np.array(crcs, np.uint64)) != stored)
     faults = {
         row: Fault(
             base + borders[row],
@@ -200,18 +190,13 @@ def framed(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, dict
         for row in wrong.tolist()
     }
     if len(crcs) < num_rows:
-        text = "it is cut off; the file changed while it was read"
-        faults[len(crcs)] = Fault(base + borders[-1], text)
+        faults[len(crcs)] = Fault(base + borders[-1], "it is cut off; the file changed while it was read")
     return starts, stops, faults
 
 
 def _masked(crcs: Any) -> Any:
     """Returns CRCs, a number or an array, in the form of TFRecord files: rotated, with a constant added."""
     return (((crcs >> 15) | (crcs << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _crcs_at(data: memoryview, positions: Ints) -> Any:
-    return np.ndarray(max(len(data) - 3, 0), "<u4", data, strides=(1,))[positions]
 
 
 def compression_of(head: bytes) -> str:
@@ -222,10 +207,8 @@ def compression_of(head: bytes) -> str:
         >>> [compression_of(data) for data in (b"", gzip.compress(b"..."), zlib.compress(b"..."))]
         ['none', 'gzip', 'zlib']
     """
-    if len(head) >= HEADER_BYTES:
-        length, crc = _HEADER.unpack_from(head)
-        if masked_crc(length.to_bytes(8, "little")) == crc:
-            return "none"
+    if len(head) >= HEADER_BYTES and masked_crc(head[:8]) == int.from_bytes(head[8:HEADER_BYTES], "little"):
+        return "none"
     if head[:2] == b"\x1f\x8b":
         return "gzip"
     is_zlib = len(head) >= 2 and head[0] & 0x8F == 8 and int.from_bytes(head[:2], "big") % 31 == 0

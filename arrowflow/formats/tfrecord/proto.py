@@ -42,13 +42,11 @@ def example_class() -> Any:
     file = descriptor_pb2.FileDescriptorProto(
         name="arrowflow/example.proto", package="arrowflow", syntax="proto3"
     )
-    for number, (name, type) in enumerate((("Bytes", "bytes"), ("Float", "float"), ("Int64", "int64"))):
-        _field(file.message_type.add(name=f"{name}List"), f"{type} value", 1, repeated=True)
-        assert KINDS[number + 1] == f"{name.lower()}_list"
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
-    for number, type in enumerate(("BytesList", "FloatList", "Int64List"), 1):
-        _field(feature, f".arrowflow.{type} {KINDS[number]}", number).oneof_index = 0
+    for number, type in enumerate(("bytes", "float", "int64"), 1):
+        _field(file.message_type.add(name=f"{type}_list"), f"{type} value", 1, repeated=True)
+        _field(feature, f".arrowflow.{type}_list {KINDS[number]}", number).oneof_index = 0
     features = file.message_type.add(name="Features")
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
@@ -99,15 +97,7 @@ def canonical(record: bytes) -> bytes:
     """Returns a record as protobuf writes it: lists packed, each feature once, no unknown fields."""
     message = parse(record)
     message.DiscardUnknownFields()
-    encoded: bytes = message.SerializeToString()
-    return encoded
-
-
-def _numbered(record: bytes, row: int) -> Any:
-    try:
-        return parse(record)
-    except SourceError as error:
-        raise SourceError(f"record {row}: {error}") from error.__cause__
+    return message.SerializeToString()
 
 
 def infer(records: Iterable[bytes]) -> pa.Schema:
@@ -121,7 +111,11 @@ def infer(records: Iterable[bytes]) -> pa.Schema:
     kinds: dict[str, int] = {}
     lists: set[str] = set()
     for row, record in enumerate(records):
-        for name, feature in _numbered(record, row).features.feature.items():
+        try:
+            message = parse(record)
+        except SourceError as error:
+            raise SourceError(f"record {row}: {error}") from error.__cause__
+        for name, feature in message.features.feature.items():
             kind = feature.WhichOneof("kind")
             if kind is None:
                 continue
@@ -133,7 +127,5 @@ def infer(records: Iterable[bytes]) -> pa.Schema:
                 )
             if len(getattr(feature, kind).value) != 1:
                 lists.add(name)
-    types = {name: VALUES[kind] for name, kind in kinds.items()}
-    return pa.schema(
-        [(name, pa.list_(types[name]) if name in lists else types[name]) for name in sorted(types)]
-    )
+    types = ((name, VALUES[kinds[name]]) for name in sorted(kinds))
+    return pa.schema([(name, pa.list_(type) if name in lists else type) for name, type in types])

@@ -85,6 +85,15 @@ class _Details:
         rows, sizes = np.diff(self.rows[own]), np.diff(self.borders[own])
         return int(rows.max(initial=0)), int(sizes.max(initial=0))
 
+    def decoded_bytes(self, index: int, columns: Sequence[str]) -> int:
+        """Returns the bytes of columns of a block: their share of the records, or the least bytes for any values.
+
+        Each buffer ends with a whole byte or an offset.
+        """
+        num_rows, size = self.block(index)
+        least = num_rows * sum(self.widths.get(name, 0) for name in columns) // 8 + 8 * len(columns)
+        return max(_DECODED * size * len(columns) // max(1, len(self.widths)), least)
+
 
 @dataclass(frozen=True, slots=True)
 class TfrecordFormat(Format):
@@ -143,15 +152,16 @@ class TfrecordFormat(Format):
         return [name for name in names if records is not None and has_feature(records, name)]
 
     def _footer(self, store: Store, file: File, max_blocks: int | None) -> Footer:
-        compression = self.compression or _look(store, file)
+        compression = self.compression
+        if compression is None:
+            size = min(HEADER_BYTES, file.size)
+            compression = compression_of(store.fetch(file, [(0, size)])[0].to_pybytes() if size else b"")
         walk = _walk(store, file, compression, Walk(max_blocks, self._max_rows()))
-        borders = np.array([0, *(block.stop for block in walk.blocks)], np.int64)
-        rows = np.cumsum([0, *(block.num_rows for block in walk.blocks)])
-        details = _Details(compression, borders, rows, walk.fault)
+        details = _Details(compression, np.array(walk.borders), np.array(walk.rows), walk.fault)
         schema = self._schema(store, file, details)
         widths = {each.name: width_bits(each.type) or _OFFSET_BITS for each in schema}
         details = dataclasses.replace(details, widths=widths)
-        return Footer(file, schema, _splits(details), int(rows[-1]), details)
+        return Footer(file, schema, _splits(details), walk.rows[-1], details)
 
     def _schema(self, store: Store, file: File, details: _Details) -> pa.Schema:
         if self.raw:
@@ -177,10 +187,7 @@ class TfrecordFormat(Format):
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: a column's share of the records, or the bytes of nulls if these are more."""
-        details: _Details = footer.details
-        num_rows, size = details.block(split.index)
-        share = _DECODED * size * len(columns) // max(1, len(footer.schema))
-        return max(share, _least_bytes(details, num_rows, columns))
+        return footer.details.decoded_bytes(split.index, columns)
 
     def footer_bytes(self, file: File) -> int:
         """See `Format.footer_bytes`: windows in which records are counted."""
@@ -200,32 +207,20 @@ class TfrecordFormat(Format):
         details: _Details = footer.details
         if details.compression != "none":
             return [Range(0, footer.file.size)]
-        borders = details.borders
-        return (
-            [Range(int(borders[split.index]), int(borders[split.index + 1]))]
-            if split.index + 1 < len(borders)
-            else []
-        )
+        borders = details.borders[split.index : split.index + 2].tolist()
+        return [Range(*borders)] if len(borders) == 2 else []  # else it stands for the fault
 
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`: many batches of a compressed file, and only the rows before a fault."""
-        details: _Details = footer.details
-        if details.fault is not None and split.index == len(footer.splits) - 1:
-            raise details.fault.error(int(details.rows[-1]))
-        decoder = None if self.raw else _decoder(schema.serialize().to_pybytes())
-        first = int(details.rows[split.index])
-        for data, base, num_rows in _blocks(store, footer.file, details, split.index):
-            if num_rows > offset_rows:
-                block = _decoded(data, base, num_rows, first, schema, decoder)
-                bad = min(block.errors, default=num_rows)
-                if bad > offset_rows or not block.errors:
-                    yield block.batch.slice(offset_rows, bad - offset_rows)
-                if block.errors:
-                    raise block.errors[bad]
-            first += num_rows
-            offset_rows = max(0, offset_rows - num_rows)
+        for before, num_rows, block in self._decoded(store, footer, split, schema, offset_rows):
+            skipped = max(0, offset_rows - before)
+            bad = min(block.errors, default=num_rows)
+            if bad > skipped:
+                yield block.batch.slice(skipped, bad - skipped)
+            if block.errors:
+                raise block.errors[bad]
 
     def sift(
         self,
@@ -239,25 +234,28 @@ class TfrecordFormat(Format):
         hints: set[str],
     ) -> Iterator[Sifted]:
         """See `SiftingFormat.sift`: a part is a block. Behind a damaged length no record can be found."""
+        parts = self._decoded(store, footer, split, schema, offset_rows)
+        for before, num_rows, (batch, records, errors) in parts:
+            if len(records) < num_rows:
+                raise errors[len(records)]
+            bad = sorted(errors)
+            kept = [BadRow(before + row, str(errors[row]), records.record(row)) for row in bad if keep]
+            yield Sifted(batch, before, num_rows, [before + row for row in bad], tuple(kept))
+
+    def _decoded(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int
+    ) -> Iterator[tuple[int, int, _Block]]:
+        """Decodes the blocks of a split that hold rows from one on; yields the rows before each, its rows, and the block."""
         details: _Details = footer.details
         if details.fault is not None and split.index == len(footer.splits) - 1:
             raise details.fault.error(int(details.rows[-1]))
-        decoder = None if self.raw else _decoder(schema.serialize().to_pybytes())
-        first, in_split = int(details.rows[split.index]), 0
+        is_raw = self.raw and schema.names  # to count records, no byte of them is copied
+        decoder = None if is_raw else _decoder(schema.serialize().to_pybytes())
+        first, before = int(details.rows[split.index]), 0
         for data, base, num_rows in _blocks(store, footer.file, details, split.index):
-            if in_split + num_rows > offset_rows:
-                block = _decoded(data, base, num_rows, first + in_split, schema, decoder)
-                if len(block.records) < num_rows:
-                    raise block.errors[len(block.records)]
-                bad = sorted(block.errors)
-                kept = [
-                    BadRow(in_split + row, str(block.errors[row]), block.records.record(row))
-                    for row in bad
-                    if keep
-                ]
-                numbers = [in_split + row for row in bad]
-                yield Sifted(block.batch, in_split, num_rows, numbers, tuple(kept))
-            in_split += num_rows
+            if before + num_rows > offset_rows:
+                yield before, num_rows, _block_of(data, base, num_rows, first + before, schema, decoder)
+            before += num_rows
 
 
 class _Block(NamedTuple):
@@ -268,7 +266,7 @@ class _Block(NamedTuple):
     errors: dict[int, ArrowflowError]
 
 
-def _decoded(
+def _block_of(
     data: memoryview,
     base: int,
     num_rows: int,
@@ -283,7 +281,8 @@ def _decoded(
     intact = np.setdiff1d(np.arange(len(records)), list(faults))
     whole = Records(records.data, starts[intact], stops[intact]) if faults else records
     if decoder is None:
-        return _Block(_raw(whole, schema), records, errors)
+        texts = gather(whole.data, whole.starts, whole.stops)
+        return _Block(pa.RecordBatch.from_arrays([texts], schema=schema), records, errors)
     batch, misfits = decoder.decode(whole)
     for number, error in misfits.items():
         row = int(intact[number])
@@ -298,22 +297,10 @@ def _decoder(schema: bytes) -> ExampleDecoder:
     return ExampleDecoder(pa.ipc.read_schema(pa.py_buffer(schema)))
 
 
-def _raw(records: Records, schema: pa.Schema) -> pa.RecordBatch:
-    if not schema.names:
-        return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))
-    return pa.RecordBatch.from_arrays([gather(records.data, records.starts, records.stops)], schema=schema)
-
-
-def _look(store: Store, file: File) -> str:
-    size = min(HEADER_BYTES, file.size)
-    return compression_of(store.fetch(file, [(0, size)])[0].to_pybytes() if size else b"")
-
-
 def _walk(store: Store, file: File, compression: str, walk: Walk) -> Walk:
     """Finds the records of a file, or of its first blocks."""
     if compression != "none":
-        _walk_inflated(walk, inflate(store, file, compression))
-        return walk
+        return _walk_inflated(walk, inflate(store, file, compression))
     if store.is_local and store.memory_map and file.size:
         with store.open(file) as source:
             walk.see(memoryview(source.read_buffer(file.size)), 0)
@@ -325,7 +312,7 @@ def _walk(store: Store, file: File, compression: str, walk: Walk) -> Walk:
     return walk
 
 
-def _walk_inflated(walk: Walk, pieces: Iterator[bytes]) -> None:
+def _walk_inflated(walk: Walk, pieces: Iterator[bytes]) -> Walk:
     held, base, why = b"", 0, None
     try:
         for piece in pieces:
@@ -337,28 +324,19 @@ def _walk_inflated(walk: Walk, pieces: Iterator[bytes]) -> None:
     except (EOFError, zlib.error) as error:
         why = f"what follows cannot be inflated ({error})"
     walk.end(base + len(held), why)
+    return walk
 
 
 def _splits(details: _Details) -> tuple[Split, ...]:
     rows = details.rows if details.compression == "none" else details.rows[[0, -1]]
     found = [
-        Split(index, num_rows, _split_bytes(details, index))
+        Split(index, num_rows, details.decoded_bytes(index, list(details.widths)))
         for index, num_rows in enumerate(np.diff(rows).tolist())
         if num_rows
     ]
     if details.fault is not None:
         found.append(Split(len(found), 1, 0))
     return tuple(found)
-
-
-def _split_bytes(details: _Details, index: int) -> int:
-    num_rows, size = details.block(index)
-    return max(_DECODED * size, _least_bytes(details, num_rows, list(details.widths)))
-
-
-def _least_bytes(details: _Details, num_rows: int, columns: Sequence[str]) -> int:
-    """Returns the least bytes of columns, for any values; each buffer ends with a whole byte or an offset."""
-    return num_rows * sum(details.widths.get(name, 0) for name in columns) // 8 + 8 * len(columns)
 
 
 def _blocks(store: Store, file: File, details: _Details, split: int) -> Iterator[tuple[memoryview, int, int]]:

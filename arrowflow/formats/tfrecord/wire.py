@@ -6,6 +6,7 @@ gathers, and no Python objects. All positions are offsets into one block of byte
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -116,11 +117,11 @@ def elements(data: Bytes, tag: int, starts: Ints, stops: Ints) -> Elements:
             bad.append([owner])
         else:
             found.append((np.full(len(alone), owner), alone[:, 0], alone[:, 1]))
-    parts = [[part[place] for part in found] for place in range(3)]
-    return Elements(_join(parts[0]), _join(parts[1]), _join(parts[2]), _join(bad))
+    owners, starts, stops = (_join(part[place] for part in found) for place in range(3))
+    return Elements(owners, starts, stops, _join(bad))
 
 
-def _join(parts: Any) -> Ints:
+def _join(parts: Iterable[Any]) -> Ints:
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64, copy=False)
 
 
@@ -144,28 +145,19 @@ def _elements_of(data: Bytes, tag: int, cursor: int, end: int) -> Ints | None:
     return np.array(found, np.int64).reshape(-1, 2)
 
 
-class Varints(NamedTuple):
-    """Whole numbers, one after the other.
+def varints(packed: Bytes) -> tuple[Ints, Ints] | None:
+    """Decodes a block of varints alone; None if a varint cannot be read, for example of eleven bytes.
 
-    Attributes:
-        values: The numbers.
-        ends: The place of each number's last byte.
+    Returns: The numbers, and the place of each number's last byte.
     """
-
-    values: Ints
-    ends: Ints
-
-
-def varints(packed: Bytes) -> Varints | None:
-    """Decodes a block of varints alone; None if a varint cannot be read, for example of eleven bytes."""
     stored = packed.padded[: packed.size]
     is_end = stored < 0x80
     num = int(np.count_nonzero(is_end))
     if num == len(stored):
-        return Varints(stored.astype(np.int64), np.arange(num))
+        return stored.astype(np.int64), np.arange(num)
     if not is_end[-1]:
         return None
-    found = Varints(np.empty(num, np.int64), np.empty(num, np.int64))
+    found, lasts = np.empty(num, np.int64), np.empty(num, np.int64)
     done, before = 0, -1
     for start in range(0, len(stored), _PIECE_BYTES):
         ends = np.flatnonzero(is_end[start : start + _PIECE_BYTES]) + start
@@ -174,10 +166,10 @@ def varints(packed: Bytes) -> Varints | None:
         values = _values(packed, stored, ends, np.diff(ends, prepend=before))
         if values is None:
             return None
-        found.values[done : done + len(ends)] = values
-        found.ends[done : done + len(ends)] = ends
+        found[done : done + len(ends)] = values
+        lasts[done : done + len(ends)] = ends
         done, before = done + len(ends), ends[-1]
-    return found
+    return found, lasts
 
 
 def _values(packed: Bytes, stored: npt.NDArray[np.uint8], ends: Ints, lengths: Ints) -> Ints | None:
@@ -218,10 +210,11 @@ def lone_varints(words: Ints, lengths: Ints) -> tuple[Ints, npt.NDArray[np.bool_
     return closed_up(words & _KEPT[known]), is_one
 
 
-_KEPT: Final[Ints] = np.array([0x7F7F7F7F7F7F7F7F & ((1 << (8 * size)) - 1) for size in range(9)], np.int64)
+LOWEST: Final[Ints] = np.array([(1 << (8 * size)) - 1 for size in range(8)] + [-1], np.int64)
+"""Bit masks of the lowest bytes of a word, by their number."""
+
+_KEPT: Final = LOWEST & 0x7F7F7F7F7F7F7F7F
 """Bit masks of a varint, by its number of bytes."""
 
-_TOPS: Final[Ints] = np.array(
-    [0x8080808080808080 & ((1 << (8 * size)) - 1) for size in range(9)], np.uint64
-).view(np.int64)
+_TOPS: Final = LOWEST & ~0x7F7F7F7F7F7F7F7F
 """Top bits of the bytes, by their number; a varint sets all of them but the last."""

@@ -107,7 +107,7 @@ class _Rows:
             keys, members, firsts = keys[:-1], members[: firsts[-1]], firsts[:-1]
         column, start, stop = np.array(members, np.int64).reshape(len(members), 3).T
         borders = np.array([*firsts, len(members)], np.int64)
-        ends = stop[borders[1:] - 1] if len(keys) else np.zeros(0, np.int64)
+        ends = stop[borders[1:] - 1]
         return Members(tuple(keys), tuple(self.columns), borders, column, start, stop, ends, fault)
 
 
@@ -165,10 +165,8 @@ def walk(source: Source, max_rows: int | None = None) -> Members:
             continue
         name = member.name if told.name is None else told.name
         stop = start + (member.size if told.size is None else told.size)
-        is_file = member.type in _FILES
-        if (told.is_sparse or not is_file) and (fault := _unread(name, member.type, told, at)) is not None:
-            break
-        if is_file:
+        fault = _unread(name, member.type, told, at)
+        if fault is None and member.type in _FILES:
             fault = rows.add(name, start, stop)
         member_at, at, told = at, _behind(start, stop - start), _NOTHING
         last = stop - 1 if stop > start else at
@@ -207,7 +205,7 @@ def _no_header(block: bytes, at: int, error: tarfile.HeaderError) -> str:
 
 
 def _unread(name: str, type: bytes, told: _Told, at: int) -> str | None:
-    """Returns the fault of a member that has data in a form that is not read; None if it has none."""
+    """Returns the fault of a member that has data in a form that is not read; None for others."""
     if told.is_sparse or type == tarfile.GNUTYPE_SPARSE:
         return (
             f"the member {name!r} at byte {at} is sparse: the archive has a map of its zeros in place of them; write the "

@@ -10,11 +10,12 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.bad_rows import first_bad
 from arrowflow.errors import SchemaError, SourceError
 from arrowflow.formats.borders import split_borders
 from arrowflow.formats.protocol import Footer, Format, Split
@@ -26,10 +27,14 @@ from arrowflow.formats.webdataset.members import KEY, Members, walk
 from arrowflow.interchange.binary import binary_column
 from arrowflow.lazy import compute as pc
 from arrowflow.storage import File, Range, Store
+from arrowflow.types import VIEWS
 
 SPLIT_BYTES: Final = 4 << 20
 SPLIT_ROWS: Final = 1 << 10
 """A split ends at so many bytes, or rows: some ms of copying."""
+
+_PARSED: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+"""Tests for the types besides texts that a member can be read as."""
 
 GLANCE_ROWS: Final = 1 << 10
 """Rows of a shard that are looked at when a plan is bound, if the columns are known."""
@@ -89,7 +94,7 @@ class WebdatasetFormat(Format):
                     f"column {each.name!r}: columns of WebDataset are in lower case, however members are spelled; write "
                     f"{each.name.lower()!r}"
                 ).locate(operator=f"read_{self.name}")
-            if not _is_parsed(each.type):
+            if each.type.id not in VIEWS and not any(test(each.type) for test in _PARSED):
                 raise SchemaError(
                     f"column {each.name!r}: a member cannot be read as {each.type}; expected binary, string, a number or a "
                     "boolean: read the bytes, and decode them by a map"
@@ -170,10 +175,10 @@ class WebdatasetFormat(Format):
         types = pa.schema([schema.field(name) for name in names])
         for data, first, before in self._stored(store, footer, split, names, offset_rows):
             skipped = max(0, offset_rows - first) if details.is_stream else offset_rows
-            rows = _Rows(details.members, data, first, before)
-            made = pa.RecordBatch.from_arrays([rows.column(each) for each in types], schema=types)
-            if not names:
-                made = pa.RecordBatch.from_struct_array(pa.nulls(before - first, pa.struct([])))
+            made = pa.RecordBatch.from_struct_array(pa.nulls(before - first, pa.struct([])))
+            if names:
+                columns = [_column(details.members, data, first, before, each) for each in types]
+                made = pa.RecordBatch.from_arrays(columns, schema=types)
             yield from conform(made.slice(skipped), schema)
 
     def _stored(
@@ -198,52 +203,34 @@ class WebdatasetFormat(Format):
             yield data, first, before
 
 
-class _Rows(NamedTuple):
-    """Rows with their bytes.
+def _column(members: Members, data: Bytes, first: int, before: int, wanted: pa.Field) -> pa.Array:
+    """Returns a column of the rows from `first` on and before another one, with the bytes from their first member on.
 
-    Attributes:
-        members: The members of all rows.
-        data: The bytes from the first row's first member on.
-        first: The first row.
-        before: The row to stop before.
+    Raises:
+        SchemaError: A member is none of the column's type.
     """
-
-    members: Members
-    data: Bytes
-    first: int
-    before: int
-
-    def column(self, wanted: pa.Field) -> pa.Array:
-        """Returns a column; raises `SchemaError` for a member that is none of its type."""
-        if wanted.name == KEY:
-            keys = [
-                key.encode("utf-8", "surrogateescape") for key in self.members.keys[self.first : self.before]
-            ]
-            texts = _binary([np.frombuffer(key, np.uint8) for key in keys])
-        else:
-            texts = self._texts(self.members.columns.index(wanted.name))
-        if pa.types.is_binary(wanted.type) or pa.types.is_large_binary(wanted.type):
-            return texts.cast(wanted.type)
-        try:
-            return _cast(texts, wanted.type)
-        except pa.ArrowInvalid as error:
-            row = next(row for row in range(len(texts)) if not _fits(texts.slice(row, 1), wanted.type))
-            raise SchemaError(
-                f"the member {self.members.keys[self.first + row]}.{wanted.name} is no {wanted.type}: {error}; read the column "
-                "as bytes, by schema= with pa.binary(), and decode it by a map"
-            ) from error
-
-    def _texts(self, number: int) -> pa.Array:
-        members = self.members
-        base = int(members.start[members.firsts[self.first]])
-        values: list[Bytes | None] = [None] * (self.before - self.first)
-        part = slice(members.firsts[self.first], members.firsts[self.before])
-        of_row = np.repeat(np.arange(len(values)), np.diff(members.firsts[self.first : self.before + 1]))
-        chosen = np.flatnonzero(members.column[part] == number)
-        starts, stops = members.start[part][chosen] - base, members.stop[part][chosen] - base
-        for row, start, stop in zip(of_row[chosen].tolist(), starts.tolist(), stops.tolist(), strict=True):
-            values[row] = self.data[start:stop]
-        return _binary(values)
+    keys = members.keys[first:before]
+    if wanted.name == KEY:
+        encoded = [key.encode("utf-8", "surrogateescape") for key in keys]
+        values: list[Bytes | None] = [np.frombuffer(key, np.uint8) for key in encoded]
+    else:
+        firsts = members.firsts[first : before + 1]
+        chosen = np.flatnonzero(members.column[firsts[0] : firsts[-1]] == members.columns.index(wanted.name))
+        chosen += firsts[0]
+        rows = np.searchsorted(firsts, chosen, side="right") - 1
+        starts, stops = (each[chosen] - members.start[firsts[0]] for each in (members.start, members.stop))
+        values = [None] * len(keys)
+        for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            values[row] = data[start:stop]
+    texts = _binary(values)
+    try:
+        return _cast(texts, wanted.type)
+    except SchemaError as whole:
+        row, error = first_bad(len(texts), lambda start, stop: _cast(texts[start:stop], wanted.type), whole)
+        raise SchemaError(
+            f"the member {keys[row]}.{wanted.name} {error.args[0]}; read the column as bytes, by schema= with pa.binary(), "
+            "and decode it by a map"
+        ) from error.__cause__
 
 
 def _binary(values: Sequence[Bytes | None]) -> pa.Array:
@@ -258,33 +245,13 @@ def _binary(values: Sequence[Bytes | None]) -> pa.Array:
     return column
 
 
-def _is_parsed(type: pa.DataType) -> bool:
-    """Whether a member can be read as this type."""
-    tests = (
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_boolean,
-    )
-    return any(test(type) for test in tests)
-
-
 def _cast(texts: pa.Array, type: pa.DataType) -> pa.Array:
-    words = texts.cast(pa.string())
-    if pa.types.is_string(type) or pa.types.is_large_string(type):
-        return words.cast(type)
-    return pc.utf8_trim_whitespace(words).cast(type)
-
-
-def _fits(text: pa.Array, type: pa.DataType) -> bool:
     try:
-        _cast(text, type)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        if type.id not in VIEWS:
+            texts = pc.utf8_trim_whitespace(texts.cast(pa.string()))
+        return texts.cast(type)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"is no {type}: {error}") from error
 
 
 def _splits(details: _Details) -> tuple[Split, ...]:
