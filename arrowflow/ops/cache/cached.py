@@ -37,7 +37,8 @@ def cached(
     if path is None:
         usual = {"on_full": "error", "verify": "first"}
         for name, value in (kept | {"storage_options": storage_options}).items():
-            if value not in (None, usual.get(name)):
+            # Only strings are compared: an array for storage_options has no truth value.
+            if value is not None and (name not in usual or value != usual[name]):
                 raise PlanError(
                     f"cache: {name}= is for a cache in a folder; name it, as in cache('folder', {name}=…)"
                 )
