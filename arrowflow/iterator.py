@@ -102,9 +102,8 @@ class Iterator(Reported, Generic[T]):
             self._refuse()
         self._busy = True
         try:
-            if (
-                self._closed
-            ):  # asked once `close` can see that a call is busy: from here on it forgets nothing
+            # Asked once `close` can see that a call is busy: from here on it forgets nothing.
+            if self._closed:
                 self._check_open()
             if began >= progress.due:
                 progress.note(began, 0 if self._engine is None else self._engine.ledger.held)

@@ -8,9 +8,10 @@ chunk is the same in every epoch, whatever the order. Decisions:
   on a local disk has changed. So chunks never outlive the files that they were made of, and they go with the plan. A worker
   of a cluster has objects of its own, for all its lanes.
 * **Key.** A chunk's key is its split and the rows of the split, and of a file that is not local its etag or time. An epoch
-  that finds chunks asks the store for it, by one request a file, before it looks for them. What is found is not fetched. Its position is no part of it: positions depend on the
-  order of an epoch, so the reader computes them anew. Nothing else of a chunk depends on the epoch. A split in which a
-  lane begins or ends has no key: in most epochs that is at another row.
+  that finds chunks asks the store for it, by one request a file, before it looks for them. What is found is not fetched.
+  Its position is no part of the key: positions depend on the order of an epoch, so the reader computes them anew. Nothing
+  else of a chunk depends on the epoch. A split in which a lane begins or ends has no key: in most epochs that is at another
+  row.
 * **What.** The part of the plan that runs in the call of the reader, see `KernelSpec.repeats`. Functions of users never do.
 * **Which.** The first that fit stay, as epochs come around to each split equally often. The last ones go first.
 * **When.** A single epoch shall cost nothing, and kept memory is not used again. So the first epoch keeps chunks only if

@@ -28,8 +28,8 @@ def test_no_line_does_the_square_of_its_work() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.linear.run"],
         cwd=ROOT,
-        env=os.environ
-        | {"PYTHONHASHSEED": "0"},  # a dict compares a key more or less often, depending on the seed
+        # Depending on the seed, a dict compares a key more or less often.
+        env=os.environ | {"PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
