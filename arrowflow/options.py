@@ -113,9 +113,9 @@ class Options(Settings):
             function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
         keep: The memory for decoded rows of files, which later epochs of the same dataset or loader then do not decode
             again. It is part of `ram_budget`, and goes before any call waits. `"auto"` is half of the budget; the first epoch
-            keeps rows only if all take 256 MiB at most; it keeps nothing of local files where batches are the source's own
-            memory, as without a shuffle or lanes.
-            A size, as `"4GiB"`, may be taken from the first epoch on, also for copies of such batches. False keeps nothing.
+            keeps rows only if all take 256 MiB at most. Where batches are the source's own memory, as without a shuffle or
+            lanes, copies are kept from the second epoch on, if decoding took several times as long as a copy.
+            A size, as `"4GiB"`, may be taken from the first epoch on, and for any copies. False keeps nothing.
             Default: `"auto"`.
         retries: How often a read of a file that is not local is tried again after a failure that may pass: a time-out, a
             connection that broke, HTTP 429 or 5xx, too few bytes. Each range of bytes counts by itself. The waits between

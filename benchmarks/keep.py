@@ -2,8 +2,8 @@
 
 `stream` and `wide`, in file order and shuffled, run three epochs in one process: with chunks that are kept by themselves,
 without, and with room for half of them. The same with `cache()` placed by hand, and a loop by hand in its second epoch. In
-file order the batches own their memory, so chunks are kept by themselves only after a shuffle, and copied in file order if
-a size is asked for.
+file order the batches own their memory, so copies are kept: by themselves in the second epoch, and in the first one if a
+size is asked for.
 """
 
 from __future__ import annotations

@@ -82,12 +82,19 @@ def test_the_first_epoch_keeps_nothing_of_a_table_that_is_too_large_for_it(
     assert figures[0].kept_bytes == 0
 
 
-def test_batches_that_own_their_memory_are_copies_if_that_is_asked_for(folder: Path) -> None:
-    loader = rows_of(folder).batch(500).to_numpy()
-    run(loader)
-    run(loader)
-    assert run(loader)[1].kept_bytes == 0
-    loader = rows_of(folder).batch(500).with_options(af.Options(keep="64MiB")).to_numpy()
+@pytest.mark.parametrize(
+    ("keep", "dear_seconds", "first"),
+    [
+        pytest.param("64MiB", 1.0, 1, id="asked for"),
+        pytest.param("auto", 0.0, 2, id="dear to decode"),
+        pytest.param("auto", 1.0, 4, id="cheap to decode"),
+    ],
+)
+def test_batches_that_own_their_memory_are_copies(
+    keep: Any, dear_seconds: float, first: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "DEAR_SECONDS", dear_seconds)
+    loader = rows_of(folder).batch(500).with_options(af.Options(keep=keep)).to_numpy()
     assert "copies of the chunks that are kept" in loader.explain(copies=True)
     for epoch in range(4):
         found = []
@@ -95,7 +102,27 @@ def test_batches_that_own_their_memory_are_copies_if_that_is_asked_for(folder: P
             found += batch["x"].tolist()
             batch["x"][...] = -1  # as a consumer may
         assert found == list(range(2 * ROWS))
-        assert loader.stats().kept_rows == (2 * ROWS if epoch else 0)
+        assert loader.stats().kept_rows == (2 * ROWS if epoch >= first else 0)
+
+
+def test_copies_have_the_rows_of_slices_alone_and_their_types() -> None:
+    words = pa.array(["a", None, "ccc", "a"])
+    chunk = pa.record_batch(
+        {
+            "text": words,
+            "code": words.dictionary_encode(),
+            "list": pa.array([[1], None, [], [2, 3]]),
+            "flag": pa.array([True, False, None, True]),
+            "nothing": pa.nulls(4),
+            "uuid": pa.array([bytes(16)] * 4, pa.uuid()),
+        }
+    )
+    chunks = [chunk.slice(1, 2), chunk.slice(3), chunk.slice(4), chunk.select([])]
+    copies = kept._stored(chunks)
+    assert [copy.to_pylist() for copy in copies] == [each.to_pylist() for each in chunks]
+    assert [copy.schema for copy in copies] == [each.schema for each in chunks]
+    assert [copy.num_rows for copy in copies] == [2, 1, 0, 4]
+    assert copies[0]["list"].values.to_pylist() == [] and len(copies[1]["list"].values) == 2
 
 
 def test_a_size_that_is_asked_for_holds_from_the_first_epoch_on(folder: Path) -> None:
@@ -153,7 +180,10 @@ def test_lanes_take_from_earlier_epochs_all_splits_in_which_none_begins(
 
 
 @pytest.mark.parametrize("keep", ["auto", "64MiB"])
-def test_a_rank_with_one_lane_may_write_its_batches(keep: Any, folder: Path) -> None:
+def test_a_rank_with_one_lane_may_write_its_batches(
+    keep: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "DEAR_SECONDS", 0.0)
     split = rows_of(folder).batch(400).split_by_rank(1, 4, lanes=4)
     loader = split.with_options(af.Options(keep=keep)).to_numpy()
     for epoch in range(3):
@@ -162,7 +192,7 @@ def test_a_rank_with_one_lane_may_write_its_batches(keep: Any, folder: Path) -> 
             found += batch["x"].tolist()
             batch["x"][...] = -1
         assert found == list(range(ROWS // 2, ROWS))
-        assert loader.stats().kept_rows == (ROWS // 2 if epoch and keep != "auto" else 0)
+        assert loader.stats().kept_rows == (ROWS // 2 if epoch > (keep == "auto") else 0)
 
 
 def test_a_copy_in_another_process_begins_without_chunks(folder: Path) -> None:

@@ -153,6 +153,7 @@ class ParallelCaller(Caller):
             self._emit(call, item.chunk, item.position, item.origin, item)
             call.done = True
             return
+        cpu = self.run.clock.thread_cpu() if self._kept is not None else 0.0
         if call.iterator is None:
             given = item if isinstance(item, Task) else item.chunk
             call.iterator = self._timed("open", self.head.read, given)
@@ -167,7 +168,8 @@ class ParallelCaller(Caller):
         if keyed and self._kept is not None:
             before = len(call.results) - len(call.buffers)
             call.group = self._kept.group(
-                [(key, call.results[at].chunk, call.buffers[at - before]) for key, at in keyed]
+                [(key, call.results[at].chunk, call.buffers[at - before]) for key, at in keyed],
+                self.run.clock.thread_cpu() - cpu,
             )
 
     def passes_on(self, item: Any) -> bool:

@@ -265,18 +265,16 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         return next((file.path for file in self.files if file.is_changed), None)
 
     def keeping(self, asked_bytes: int | None, *, copies: bool) -> Node:
-        """Keeps chunks, unless files are mapped, or rows are left out, which each epoch has to count.
-
-        Copies of what local files hold may take longer than decoding, so a user has to ask for them.
-        """
+        """Keeps chunks, unless files are mapped, or rows are left out, which each epoch has to count."""
         format = self.format
         assert self.store is not None and self.first is not None
         mapped = isinstance(format, InPlaceFormat) and format.is_mapped(self.store, self.first)
-        dear = copies and asked_bytes is None and self.store.is_local
-        if mapped or dear or self.policy.leaves_out:
+        if mapped or self.policy.leaves_out:
             return self
         rows = self.first.num_rows * sum(file.size for file in self.files) // max(self.first.file.size, 1)
-        return replace(self, keeps=KeptChunks(asked_bytes, copies=copies, source_rows=rows))
+        is_local = self.store.is_local
+        kept = KeptChunks(asked_bytes, copies=copies, source_rows=rows, is_local=is_local)
+        return replace(self, keeps=kept)
 
     def local_files(self) -> Sequence[str]:
         """Returns the paths of its local files."""
