@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from arrowflow.kernels.kept import KeptChunks, sizes_of
 Buffers = Mapping[int, int]
 """Bytes of each buffer, by address: a tuple a buffer would start the garbage collector."""
 
-Released = deque[tuple[tuple[int, ...], Mapping[int, int] | None, int]]
+Released = deque[tuple[tuple[int, ...], Buffers | None, int]]
 """The claims of tickets that are gone: addresses, buffers that were kept as a whole, and the bytes of these buffers."""
 
 
@@ -41,7 +41,7 @@ class Ticket:
     __slots__ = ("_kept", "_released", "keys", "num_bytes")
 
     def __init__(
-        self, keys: tuple[int, ...], num_bytes: int, released: Released, kept: Mapping[int, int] | None = None
+        self, keys: tuple[int, ...], num_bytes: int, released: Released, kept: Buffers | None = None
     ) -> None:
         self.keys = keys
         self._kept = kept
@@ -69,24 +69,6 @@ class Ledger:
         told: Buffers of kept chunks that came (True) or went since the last `drain`. Any thread appends.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_claims",
-        "_kept",
-        "_reclaimable_sizes",
-        "_released",
-        "_sizes",
-        "budget",
-        "idle_bytes",
-        "kept",
-        "peak",
-        "reclaimable",
-        "spared",
-        "take_back",
-        "told",
-        "used",
-    )
-
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.used = 0
@@ -95,7 +77,7 @@ class Ledger:
         # Bytes by address, of all buffers that a ticket claims: 0 for those that the run did not make.
         self._sizes: dict[int, int] = {}
         self._claims: dict[int, int] = {}  # tickets by address, of buffers that several tickets claim
-        self._kept: list[Mapping[int, int]] = []
+        self._kept: list[Buffers] = []
         self._released: Released = deque()
         self.reclaimable = 0
         self._reclaimable_sizes: dict[int, int] = {}  # bytes by address, of all buffers of kept chunks
@@ -141,9 +123,7 @@ class Ledger:
         if self._released or self.told:
             # Before looking addresses up: a freed buffer's address may already be another buffer's.
             self.drain()
-        if self._kept:
-            buffers = {address: size for address, size in buffers.items() if not self._keeps(address)}
-        new = self._claim(buffers)
+        known, new = self._claim(buffers)
         if lent:
             new = dict.fromkeys(new, 0)
         self._sizes.update(new)
@@ -151,14 +131,17 @@ class Ledger:
             self.reclaimable -= sum(reclaimable.get(address, 0) for address in new)
         added = sum(new.values())
         self.reserve(added)
-        return Ticket(tuple(buffers), added, self._released)
+        return Ticket((*known, *new), added, self._released)
 
-    def _claim(self, buffers: Mapping[int, int]) -> Mapping[int, int]:
-        """Adds a claim on each buffer that is counted already, and returns the others."""
+    def _claim(self, buffers: Buffers) -> tuple[Set[int], Buffers]:
+        """Adds a claim on each buffer that tickets count already; returns these, and those that nothing counts."""
         known = self._sizes.keys() & buffers.keys()
         for address in known:
             self._claims[address] = self._claims.get(address, 1) + 1
-        return {address: buffers[address] for address in buffers.keys() - known} if known else buffers
+        if not known and not self._kept:
+            return known, buffers
+        counted = (known, *self._kept)
+        return known, {each: buffers[each] for each in buffers if not any(each in some for some in counted)}
 
     def made_bytes(self, ticket: Any) -> int:
         """Returns the bytes that a ticket, or a collection of tickets, keeps alive."""
@@ -168,20 +151,14 @@ class Ledger:
             keys = {key for each in _tickets(ticket) if isinstance(each, Ticket) for key in each.keys}
         return sum([self._sizes.get(key, 0) for key in keys])
 
-    def keep(self, buffers: Mapping[int, int]) -> Ticket:
-        """Counts buffers, bytes by address, all at once, and returns the claim on them. The mapping must not change."""
+    def keep(self, buffers: Buffers) -> Ticket:
+        """Counts buffers all at once, and returns the claim on them. The mapping must not change."""
         self.drain()
-        claimed = tuple(buffers.keys() & self._sizes.keys())
-        buffers = self._claim(buffers)
-        if self._kept:
-            buffers = {address: size for address, size in buffers.items() if not self._keeps(address)}
-        num_bytes = sum(buffers.values())
-        self._kept.append(buffers)
+        known, new = self._claim(buffers)
+        num_bytes = sum(new.values())
+        self._kept.append(new)
         self.reserve(num_bytes)
-        return Ticket(claimed, num_bytes, self._released, buffers)
-
-    def _keeps(self, address: int) -> bool:
-        return any(address in buffers for buffers in self._kept)
+        return Ticket(tuple(known), num_bytes, self._released, new)
 
     def drain(self) -> None:
         """Accounts for the tickets that were released, and the kept chunks that came and went, since the last time."""
