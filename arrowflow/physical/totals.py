@@ -8,43 +8,11 @@ from functools import reduce
 from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.physical.tuning import (
-    NO_TIMES,
-    Refusals,
-    StageKey,
-    StageStatistics,
-    Times,
-    WorkerStatistics,
-)
+from arrowflow.physical.tuning import NO_TIMES, Refusals, StageKey, StageStatistics, Times, WorkerStatistics
 
-_WORK = (
-    "calls",
-    "rows",
-    "bytes",
-    "chunks",
-    "busy_seconds",
-    "cpu_seconds",
-    "queued_seconds",
-)
+_WORK = ("calls", "rows", "bytes", "chunks", "busy_seconds", "cpu_seconds", "queued_seconds")
 """The figures that grow while a stage runs. The others say what is now."""
 _NOW = ("ready_items", "running", "undelivered", "turn_chunks")
-
-
-def summed(latest: StageStatistics, parts: Sequence[Any]) -> StageStatistics:
-    """Returns the figures of stages of one plan, such as those of many lanes.
-
-    Args:
-        latest: The figures of one of them, which says what all have in common.
-        parts: All of them: statistics, or running stages, of which a snapshot each would cost more.
-    """
-    return replace(
-        latest,
-        **{name: sum([getattr(part, name) for part in parts]) for name in (*_WORK, *_NOW)},
-        refusals=Refusals(*map(sum, zip(*[part.refusals for part in parts], strict=True))),
-        unfinished=Times(*map(sum, zip(*[part.unfinished for part in parts], strict=True))),
-        max_ready_items=max([part.max_ready_items for part in parts]),
-        left_out=reduce(LeftOut.plus, [part.left_out for part in parts]),
-    )
 
 
 def since(before: StageStatistics | None, now: StageStatistics) -> StageStatistics:
@@ -60,12 +28,31 @@ def since(before: StageStatistics | None, now: StageStatistics) -> StageStatisti
     return replace(at_rest, **grown, refusals=now.refusals.plus(before.refusals, -1))
 
 
-def stages_together(parts: Iterable[StageStatistics]) -> tuple[StageStatistics, ...]:
-    """Returns the sums of stages with equal keys, the most downstream first."""
-    found: dict[StageKey, list[StageStatistics]] = {}
+def stages_together(parts: Iterable[Any]) -> tuple[StageStatistics, ...]:
+    """Returns the sums of stages with equal keys, such as those of many lanes, the most downstream first.
+
+    Args:
+        parts: Statistics, or running stages, of which a snapshot each would cost more.
+    """
+    found: dict[StageKey, list[Any]] = {}
     for part in parts:
         found.setdefault(part.key, []).append(part)
-    return tuple(summed(found[key][-1], found[key]) for key in sorted(found))
+    return tuple(_summed(found[key]) for key in sorted(found))
+
+
+def _summed(parts: Sequence[Any]) -> StageStatistics:
+    last = parts[-1]
+    latest: StageStatistics = last if isinstance(last, StageStatistics) else last.statistics()
+    if len(parts) == 1:
+        return latest
+    return replace(
+        latest,
+        **{name: sum([getattr(part, name) for part in parts]) for name in (*_WORK, *_NOW)},
+        refusals=Refusals(*map(sum, zip(*[part.refusals for part in parts], strict=True))),
+        unfinished=Times(*map(sum, zip(*[part.unfinished for part in parts], strict=True))),
+        max_ready_items=max([part.max_ready_items for part in parts]),
+        left_out=reduce(LeftOut.plus, [part.left_out for part in parts]),
+    )
 
 
 def workers_together(before: WorkerStatistics, more: WorkerStatistics) -> WorkerStatistics:
@@ -81,10 +68,7 @@ def workers_together(before: WorkerStatistics, more: WorkerStatistics) -> Worker
 
 
 class Totals:
-    """The measurements of all stages of one run. Under the engine's lock.
-
-    Stages come and go: those of one key are added up. They are statistics, or whatever has these figures and can tell them.
-    """
+    """The measurements of all stages of one run, which come and go. Under the engine's lock."""
 
     def __init__(self) -> None:
         self._past: dict[StageKey, StageStatistics] = {}
@@ -92,18 +76,8 @@ class Totals:
     def count(self, stage: Any) -> None:
         """Adds a stage that is gone."""
         past = self._past.get(stage.key)
-        self._past[stage.key] = _sum([stage] if past is None else [past, stage])
+        (self._past[stage.key],) = stages_together([stage] if past is None else [past, stage])
 
     def statistics(self, stages: Iterable[Any]) -> tuple[StageStatistics, ...]:
         """Returns the sums, with the stages that are still there, the most downstream first."""
-        parts: dict[StageKey, list[Any]] = {key: [past] for key, past in self._past.items()}
-        for stage in stages:
-            parts.setdefault(stage.key, []).append(stage)
-        return tuple(_sum(parts[key]) for key in sorted(parts))
-
-
-def _sum(parts: Sequence[Any]) -> StageStatistics:
-    """Returns the figures of stages of one plan, such as those of many lanes; one snapshot of each would cost more."""
-    last = parts[-1]
-    latest: StageStatistics = last if isinstance(last, StageStatistics) else last.statistics()
-    return latest if len(parts) == 1 else summed(latest, parts)
+        return stages_together([*self._past.values(), *stages])

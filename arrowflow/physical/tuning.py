@@ -7,7 +7,7 @@ a tuner the limits are those that `default_limits` derives from the plan and the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
@@ -158,16 +158,9 @@ class StageLimits:
 
     def take(self, found: StageLimits) -> None:
         """Takes the limits that a tuner wants; shares of the budget are none of its business."""
-        for name in (
-            "max_calls",
-            "max_ready_items",
-            "max_slots",
-            "max_turn_chunks",
-            "weight",
-            "reason",
-            "calls_are_short",
-        ):
-            setattr(self, name, getattr(found, name))
+        for each in fields(self):
+            if each.name != "ledger_share":
+                setattr(self, each.name, getattr(found, each.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
