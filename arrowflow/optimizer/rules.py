@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from arrowflow.errors import PlanError, closest
 from arrowflow.optimizer.lengthen_chunks import lengthen_chunks
@@ -18,67 +18,41 @@ from arrowflow.optimizer.stack_before_shuffle import stack_before_shuffle
 from arrowflow.plan.node import Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(NamedTuple):
     """One rewriting.
 
     Attributes:
-        name: Its name in `Options.disabled_rules` and `explain`.
-        reason: Why it stands where it stands in `RULES`.
         apply: Returns the rewritten plan, or the very same one where it finds nothing to do.
+        reason: Why it stands where it stands in `RULES`.
     """
 
-    name: str
-    reason: str
     apply: Callable[[Node], Node]
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Its name in `Options.disabled_rules` and `explain`."""
+        return self.apply.__name__
 
 
-RULES: tuple[Rule, ...] = (
+RULES = (
+    Rule(remove_noops, "first, so that operators stand side by side that only a no-op kept apart"),
+    Rule(limit_reads, "while take and skip still stand where they were written, after one-to-one operators"),
     Rule(
-        name="remove_noops",
-        reason="first, so that operators stand side by side that only a no-op kept apart",
-        apply=remove_noops,
+        merge_columns, "before all rules that look at columns, so that they see one program and not a chain"
     ),
     Rule(
-        name="limit_reads",
-        reason="while take and skip still stand where they were written, after one-to-one operators",
-        apply=limit_reads,
+        stack_before_shuffle,
+        "before columns are pruned, since it changes which of them a shuffle has to carry",
     ),
+    Rule(prune_columns, "once every operator is where it will run"),
+    Rule(prune_row_groups, "when the filters right after a source are known"),
+    Rule(read_struct_fields, "when columns that nothing needs are gone, which would read whole structs"),
     Rule(
-        name="merge_columns",
-        reason="before all rules that look at columns, so that they see one program and not a chain",
-        apply=merge_columns,
+        read_stored_decimals,
+        "once nothing moves any more: what stands right after the source has to stay there",
     ),
-    Rule(
-        name="stack_before_shuffle",
-        reason="before columns are pruned, since it changes which of them a shuffle has to carry",
-        apply=stack_before_shuffle,
-    ),
-    Rule(
-        name="prune_columns",
-        reason="once every operator is where it will run",
-        apply=prune_columns,
-    ),
-    Rule(
-        name="prune_row_groups",
-        reason="when the filters right after a source are known",
-        apply=prune_row_groups,
-    ),
-    Rule(
-        name="read_struct_fields",
-        reason="when columns that nothing needs are gone, which would read whole structs",
-        apply=read_struct_fields,
-    ),
-    Rule(
-        name="read_stored_decimals",
-        reason="once nothing moves any more: what stands right after the source has to stay there",
-        apply=read_stored_decimals,
-    ),
-    Rule(
-        name="lengthen_chunks",
-        reason="last: how wide rows are follows from the columns that are left",
-        apply=lengthen_chunks,
-    ),
+    Rule(lengthen_chunks, "last: how wide rows are follows from the columns that are left"),
 )
 
 
