@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.plan.explain import render_plan
+from arrowflow.plan.walk import render_plan
 from arrowflow.testing import Fault, assert_same_batches, batches_of, check_dataset, raising
 from tests.ops.tables import ALL_TYPES, NUMBERS, OPERATORS, identity, ids, numbers, refused, write_shards
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from arrowflow.plan.file_source import push_row_ranges
 from arrowflow.plan.node import Node
-from arrowflow.plan.row_ranges import push_row_ranges
 
 
 def limit_reads(plan: Node) -> Node:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -12,7 +11,7 @@ from arrowflow.errors import ArrowflowError
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.lane import InLanes
 from arrowflow.plan.node import BindContext, Node
-from arrowflow.plan.walk import fold, post_order
+from arrowflow.plan.walk import fold, post_order, reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,5 @@ def bind(plan: Node, options: ResolvedOptions, first_place: int = 0, *, services
 def _asked_for(node: Node, again: int | None, rows: int | None, options: ResolvedOptions) -> Node:
     """Returns a bound plan whose nodes know what the operators after them ask for: see `Node.asked_for`."""
     below = None if again is None else node.rows_again(again), node.rows_wanted(rows)
-    inputs = tuple(_asked_for(child, *below, options) for child in node.inputs)
-    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
-        node = dataclasses.replace(node, inputs=inputs)
+    node = reading(node, [_asked_for(child, *below, options) for child in node.inputs])
     return node.asked_for(again, rows, options)

@@ -1,17 +1,18 @@
 """`FileSource`: a source whose rows follow from files; states, caches and runs ask it whether these are the same.
 
-Also which sources of a plan keep their chunks for later epochs, see `arrowflow.kernels.kept`.
+Also which sources of a plan keep their chunks for later epochs, see `arrowflow.kernels.kept`, and which rows they need not
+read.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from arrowflow.plan.node import Node
-from arrowflow.plan.walk import fold
+from arrowflow.plan.walk import fold, reading, rebuild
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,25 @@ def _marked(node: Node, asked_bytes: int | None, *, copies: bool) -> Node:
         return node.keeping(asked_bytes, copies=copies)
     if node.traits.once:
         return node
-    inputs = tuple(_marked(child, asked_bytes, copies=copies) for child in node.inputs)
-    same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
-    return node if same else replace(node, inputs=inputs)
+    return reading(node, [_marked(child, asked_bytes, copies=copies) for child in node.inputs])
+
+
+def push_row_ranges(plan: Node) -> Node:
+    """Returns a bound plan whose sources do not read what `take` and `skip` leave out.
+
+    Rows move into a source only where one-to-one operators lie between.
+    """
+
+    def push(node: Node) -> Node:
+        return node if node.row_range is None else _ranged(node.inputs[0], *node.row_range) or node
+
+    return rebuild(plan, push)
+
+
+def _ranged(node: Node, start: int, stop: int | None) -> Node | None:
+    if not node.inputs:
+        return node.with_row_range(start, stop) if isinstance(node, FileSource) else None
+    if not node.traits.one_to_one or node.traits.opaque:
+        return None
+    child = _ranged(node.inputs[0], start, stop)
+    return None if child is None else node.on(child)

@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.identity import Code
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 
 Count = int | float | None
@@ -45,6 +44,32 @@ _CALLED: Final = {
     ("shuffle", "size"): "buffer_size",
 }
 """Names in methods of what `Node.arguments` calls otherwise. States hold the latter, also those of operators that a plan lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """In `Node.identity`, a user's function or stream: known by its code and by what it refers to, or by a cache's key.
+
+    Attributes:
+        value: The function, class or object.
+    """
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """In `Node.identity`, something that nothing tells from others like it but a cache's key.
+
+    Attributes:
+        what: Its description, as the subject of a sentence.
+        reason: Why nothing tells, as the rest of the sentence.
+        instead: A remedy, other than to give a key.
+    """
+
+    what: str
+    reason: str
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
-"""Walks over plans: bottom-up rebuilding and folding."""
+"""Walks over plans: bottom-up rebuilding and folding, and plans as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import TypeVar
 
 from arrowflow.plan.node import Count, Node
@@ -34,15 +35,17 @@ def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
 
 def rewritten(plan: Node, change: Callable[[Node], Node]) -> Node:
     """Returns a plan as written with other nodes; nodes whose inputs stay the same stay the same."""
-    inputs = tuple(rewritten(child, change) for child in plan.inputs)
-    same = all(new is old for new, old in zip(inputs, plan.inputs, strict=True))
-    return change(plan if same else replace(plan, inputs=inputs))
+    return change(reading(plan, [rewritten(child, change) for child in plan.inputs]))
+
+
+def reading(node: Node, inputs: Sequence[Node]) -> Node:
+    """Returns a node with other inputs, and not bound anew: itself where they are the very same."""
+    return node if all(map(is_, inputs, node.inputs)) else replace(node, inputs=tuple(inputs))
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     """Returns a bound node on other bound inputs: itself where they are the very same."""
-    same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
-    return node if same else node.on(*inputs)
+    return node if all(map(is_, inputs, node.inputs)) else node.on(*inputs)
 
 
 def repeatable(plan: Node) -> bool:
@@ -70,3 +73,23 @@ def rows_in_lanes(plan: Node) -> Count:
         return inputs[0] if inputs and node.traits.one_to_one else node.count_rows(inputs)
 
     return fold(plan, combine)
+
+
+def render_plan(node: Node) -> list[str]:
+    """Returns one line per operator, sources first, inputs indented before the operator that joins them.
+
+    Examples:
+        >>> from arrowflow.ops.sources.range import Range
+        >>> from arrowflow.ops.rows.take import Take
+        >>> render_plan(Take(inputs=(Range(start=0, stop=9, step=1),), count=3))
+        ['range(start=0, stop=9, step=1)', 'take(count=3)']
+    """
+    if len(node.inputs) <= 1:
+        before = [line for child in node.inputs for line in render_plan(child)]
+    else:
+        before = [
+            ("- " if number == 0 else "  ") + line
+            for child in node.inputs
+            for number, line in enumerate(render_plan(child))
+        ]
+    return [*before, node.describe()]

@@ -18,7 +18,7 @@ from arrowflow.caching.fingerprint.encoder import Encoder
 from arrowflow.expr.parse import arrow_tree
 from arrowflow.expr.parse.expression import Expr
 from arrowflow.expr.parse.lifted import Text, functions_named
-from arrowflow.plan.identity import Unknown
+from arrowflow.plan.node import Unknown
 
 _EXTENDED_BITS, _EXTENDED_BYTES = 63, 10
 """Of x86's numbers with extended precision: the bits of the fraction, and the bytes that are not padding."""

@@ -34,8 +34,7 @@ from arrowflow.caching.fingerprint.values import write_container, write_object, 
 from arrowflow.errors import ArrowflowError, FingerprintError
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.bind import bind, options_of
-from arrowflow.plan.identity import Code, Unknown
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import Code, Node, Unknown
 
 VERSION: Final = 3
 """The version of the content and of the encoding."""

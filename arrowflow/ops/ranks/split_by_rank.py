@@ -38,10 +38,10 @@ from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.ops.rows.take import Take
 from arrowflow.options import ResolvedOptions, check_choice
 from arrowflow.plan.access import RowAccess, position_behind
+from arrowflow.plan.file_source import push_row_ranges
 from arrowflow.plan.lane import FOREVER, InLanes, Lane, Obstacle, dealt_rows, in_lane
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import LanesPosition, Position
-from arrowflow.plan.row_ranges import push_row_ranges
 from arrowflow.plan.shape import Inputs, Shape
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.walk import count, post_order, rows_in_lanes

@@ -17,8 +17,7 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import dataset_identity
 from arrowflow.ops.sources.from_memory import normalised, normalised_schema
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.identity import Code, Unknown
-from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.node import BindContext, Code, Node, Unknown
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Resume, Traits

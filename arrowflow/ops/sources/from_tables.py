@@ -18,8 +18,7 @@ from arrowflow.interchange.tensors import tensor_schema, tensor_table
 from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import normalised_schema
 from arrowflow.options import MAX_CHUNK_ROWS
-from arrowflow.plan.identity import Unknown
-from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.node import BindContext, Node, Unknown
 from arrowflow.workarounds.forks import check_polars
 
 TABLE_ROWS = 1_000

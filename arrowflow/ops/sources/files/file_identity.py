@@ -16,7 +16,7 @@ from arrowflow.formats.protocol import Footer, Format
 from arrowflow.kernels.context import Context
 from arrowflow.lazy import fs as pafs
 from arrowflow.plan.change import Change
-from arrowflow.plan.identity import Unknown
+from arrowflow.plan.node import Unknown
 from arrowflow.storage import File, Store, told_stamp
 
 _ENDPOINTS: Final = (
