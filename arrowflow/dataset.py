@@ -116,7 +116,7 @@ from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.ops.sources.from_arrow import from_arrow
 from arrowflow.ops.sources.from_memory import FromMemory, from_batches
 from arrowflow.options import AUTOTUNE, OnError, Options, check_flag, check_size, with_arguments
-from arrowflow.physical.explain import render_chain
+from arrowflow.physical.stage import render_chain
 from arrowflow.plan.foresight import fault_of, note_bound
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order, render_plan, rewritten

@@ -173,14 +173,9 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: fl
             max_calls=1, max_ready_items=ready, ledger_share=share, weight=0.0 if leads else 1.0
         )
     weight = _weight(stage, options)
-    computing = round(options.cpu_budget / weight) if weight else options.cpu_budget
-    calls_of_cost = {
-        "computes": computing,
-        "waits": MAX_WAITING_CALLS,
-        "unknown": untold_calls(options.cpu_budget),
-    }
-    untold = calls_of_cost[stage.cost]
-    calls = stage.max_calls or (untold if options.autotune else 1)
+    computing = round(options.cpu_budget / (weight or 1))
+    untold = {"computes": computing, "waits": MAX_WAITING_CALLS, "unknown": untold_calls(options.cpu_budget)}
+    calls = stage.max_calls or (untold[stage.cost] if options.autotune else 1)
     ready = max(4, 2 * options.cpu_budget) if options.autotune else calls
     return StageLimits(
         max_calls=calls,

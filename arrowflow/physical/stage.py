@@ -1,4 +1,4 @@
-"""`Chain` and `StagePlan`: the physical plan, immutable; the executor makes running stages of it."""
+"""`Chain` and `StagePlan`: the physical plan, immutable, and its text; the executor makes running stages of it."""
 
 from __future__ import annotations
 
@@ -169,3 +169,20 @@ def child_path(chain: Chain, path: tuple[Any, ...], child: int) -> tuple[Any, ..
     # The text is for sorting, where elements of one `interleave` have chains of different length: a number is
     # never compared with a name.
     return (*path, len(chain.stages), "", child)
+
+
+_WHAT = {"parallel": "parallel, in order", "serial": "one at a time", "boundary": "opens streams"}
+
+
+def render_chain(chain: Chain, number: int = 1) -> list[str]:
+    """Returns the text of a physical plan: a line per stage, the source's first, and one per fact about its kernels."""
+    lines = [line for child in chain.different_children for line in render_chain(child, number)]
+    first = number + sum(len(child.stages) for child in chain.different_children)
+    for index, stage in enumerate(chain.stages, first):
+        fused = "fused, " if len(stage.specs) > 1 else ""
+        calls = f", at most {stage.max_calls} calls" if stage.max_calls is not None else ""
+        buffer = f", {stage.buffer_items} chunks ahead" if stage.buffer_items is not None else ""
+        how = f"{fused}{_WHAT[stage.kind]}{calls}{buffer}; runs in {stage.engine}"
+        lines.append(f"{index}. {' + '.join(stage.titles)} [{how}]")
+        lines += [f"   {spec.operator}: {fact}" for spec in stage.specs for fact in spec.facts()]
+    return lines
