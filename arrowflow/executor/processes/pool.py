@@ -49,7 +49,6 @@ import pyarrow as pa
 from arrowflow.arenas import Inbox, Outbox
 from arrowflow.errors import WorkerError
 from arrowflow.executor.limits import ENDING_SECONDS, IDLE_SECONDS, LINGER_SECONDS, MAX_KNOWN
-from arrowflow.executor.processes.memory import read_batch, write_batch
 from arrowflow.executor.processes.wire import (
     Call,
     Failed,
@@ -57,10 +56,12 @@ from arrowflow.executor.processes.wire import (
     Key,
     Packed,
     Surroundings,
+    read_batch,
     receive,
     send,
     unpack_error,
     unpack_outcome,
+    write_batch,
 )
 from arrowflow.kernels.items import Origin, Payload
 
@@ -105,7 +106,6 @@ class Child:
         self._channel, theirs = socket.socketpair()
         self._lifeline, end = socket.socketpair()
         self._sockets = (self._channel, self._lifeline, theirs, end)
-        self._process: subprocess.Popen[bytes] | None = None
         _all.add(self)  # a fork from now on closes what it copies
         try:
             self._process = _started((theirs.fileno(), end.fileno()), around)
@@ -135,7 +135,11 @@ class Child:
         self._answered = False
         known = key in self.known
         request = Call(key, None if known else packed, epoch, origin, parcel, self._inbox.returned())
-        self._remember(key)
+        # Counted as the process does, which drops the operator that was not used for longest.
+        self.known[key] = None
+        self.known.move_to_end(key)
+        if len(self.known) > MAX_KNOWN:
+            self.known.popitem(last=False)
         try:
             send(self._channel, request, descriptor)
             answer, descriptor = receive(self._channel)
@@ -148,13 +152,6 @@ class Child:
         batch = read_batch(self._inbox, answer.parcel, descriptor)
         self._answered = True
         return batch if answer.outcome is None else unpack_outcome(answer.outcome, batch)
-
-    def _remember(self, key: Key) -> None:
-        """Counts as the process does, which drops what was not used for longest."""
-        self.known[key] = None
-        self.known.move_to_end(key)
-        if len(self.known) > MAX_KNOWN:
-            self.known.popitem(last=False)
 
     @property
     def waits(self) -> bool:
@@ -205,7 +202,7 @@ class Child:
     def kill(self) -> None:
         """Ends the process at once; whoever waits for its answer is told, and gives it back. Any thread."""
         self._killed = True
-        self._kill()
+        self._process.kill()
         try:
             self._channel.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -219,16 +216,11 @@ class Child:
         """Ends the process, waits for that, and closes all there is."""
         self.release()
         if not self._answered:
-            self._kill()
+            self._process.kill()
         self._wait()
         self._disconnect()
 
-    def _kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-
     def _wait(self) -> int:
-        assert self._process is not None
         try:
             return self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
@@ -236,17 +228,16 @@ class Child:
             return self._process.wait()
 
     def _failed(self, origin: Origin) -> WorkerError:
-        return WorkerError(f"{self._ended()} in the call for split {origin.split}, piece {origin.piece}")
-
-    def _ended(self) -> str:
-        """Returns how the process ended, in words."""
+        """Returns the error of a call whose process has ended."""
         code = self._wait()
-        if code >= 0:
-            return f"a worker process ended with exit code {code}"
-        names = {each.value: each.name for each in signal.Signals}
-        name = names.get(-code, "unknown")
-        hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return f"a worker process was ended by signal {-code} ({name}{hint})"
+        how = f"ended with exit code {code}"
+        if code < 0:
+            names = {each.value: each.name for each in signal.Signals}
+            hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
+            how = f"was ended by signal {-code} ({names.get(-code, 'unknown')}{hint})"
+        return WorkerError(
+            f"a worker process {how} in the call for split {origin.split}, piece {origin.piece}"
+        )
 
     def _disconnect(self) -> None:
         for each in self._sockets:
@@ -255,7 +246,7 @@ class Child:
     def leave_to_parent(self) -> None:
         """Is called in a forked child of the process that started it."""
         self._disconnect()
-        if self._process is not None:
+        if hasattr(self, "_process"):  # else the fork came while it was started
             self._process.returncode = 0  # it is not this process's to wait for
 
 

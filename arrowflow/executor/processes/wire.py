@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.arenas import Parcel
+from arrowflow.arenas import Inbox, Outbox, Parcel
 from arrowflow.bad_rows import BadRow
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.limits import MAX_CAUSES
@@ -160,6 +160,39 @@ def _exactly(channel: socket.socket, num_bytes: int) -> bytearray:
             raise EOFError
         at += received
     return data
+
+
+# ---------------------------------------------------------------------------------- record batches in arenas
+
+
+def write_batch(outbox: Outbox, batch: pa.RecordBatch) -> tuple[Parcel, int | None]:
+    """Copies the rows of a batch, and no others, into an arena.
+
+    Returns:
+        Where they lie, and the arena's descriptor where it is new; the caller sends and closes it.
+    """
+    counted = pa.MockOutputStream()
+    _stream(batch, counted)
+    arena, parcel, descriptor = outbox.lend(counted.size())
+    try:
+        _stream(batch, pa.FixedSizeBufferWriter(pa.py_buffer(arena.bytes)))
+    except BaseException:
+        if descriptor is not None:
+            os.close(descriptor)
+        raise
+    return parcel, descriptor
+
+
+def read_batch(inbox: Inbox, parcel: Parcel, descriptor: int | None) -> pa.RecordBatch:
+    """Returns the batch that lies there, without a copy; it cannot be written. Closes the descriptor."""
+    memory = inbox.lease(parcel, descriptor)
+    buffer = pa.foreign_buffer(memory.ctypes.data, parcel.num_bytes, base=memory)
+    return pa.ipc.open_stream(buffer).read_next_batch()
+
+
+def _stream(batch: pa.RecordBatch, sink: Any) -> None:
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 # ---------------------------------------------------------------------------------- functions

@@ -24,6 +24,7 @@ import socket
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +32,6 @@ import pyarrow as pa
 from arrowflow.arenas import Inbox, Outbox, Parcel
 from arrowflow.errors import WorkerError, said
 from arrowflow.executor.limits import MAX_KNOWN
-from arrowflow.executor.processes.memory import read_batch, write_batch
 from arrowflow.executor.processes.wire import (
     Call,
     Failed,
@@ -43,11 +43,13 @@ from arrowflow.executor.processes.wire import (
     Started,
     pack_error,
     pack_outcome,
+    read_batch,
     receive,
     send,
     unpack,
+    write_batch,
 )
-from arrowflow.kernels.instances import Lender, OneEach
+from arrowflow.kernels.instances import OneEach
 from arrowflow.kernels.items import Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 
@@ -92,15 +94,6 @@ def _end_with(lifeline: int) -> None:
         os._exit(1)
 
 
-class _Context:
-    """The part of `kernels.context.Context` that kernels of worker processes may ask for."""
-
-    def __init__(self, epoch: int, run_storage: dict[Any, Any], lender: Lender) -> None:
-        self.epoch = epoch
-        self.run_storage = run_storage
-        self.instances = lender.instances
-
-
 class _Operator:
     """One operator of one run: what makes its kernels, what they keep, and the kernel of the latest epoch."""
 
@@ -108,10 +101,11 @@ class _Operator:
         self._packed, self._around = packed
         self._make: Callable[[Any], StatelessKernel] | None = None
         self._kept: dict[Any, Any] = {}
-        self._lender = OneEach()
         self._kernel: tuple[int, StatelessKernel] | None = None
+        self.lender = OneEach()
 
-    def _enter(self) -> None:
+    def kernel(self, epoch: int) -> StatelessKernel:
+        """Returns the kernel of an epoch, in its surroundings."""
         path, folder, environment = self._around
         if sys.path != list(path):
             sys.path[:] = path
@@ -119,28 +113,19 @@ class _Operator:
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
-
-    def kernel(self, epoch: int) -> StatelessKernel:
-        """Returns the kernel of an epoch, in its surroundings."""
-        self._enter()
         if self._make is None:
-            self._make, self._packed = self._loaded(), b""
+            try:
+                self._make, self._packed = unpack(self._packed), b""
+            except Exception as error:
+                raise WorkerError(
+                    f"a worker process cannot load the function: {said(error)}; what it refers to has "
+                    "to be importable there, by the same sys.path"
+                ) from error
         if self._kernel is None or self._kernel[0] != epoch:
-            self._kernel = (epoch, self._make(_Context(epoch, self._kept, self._lender)))
+            # The part of `kernels.context.Context` that kernels of worker processes may ask for.
+            context = SimpleNamespace(epoch=epoch, run_storage=self._kept, instances=self.lender.instances)
+            self._kernel = (epoch, self._make(context))
         return self._kernel[1]
-
-    def close(self) -> list[str]:
-        """Closes its instance; returns what is wrong if it raised."""
-        return self._lender.close()
-
-    def _loaded(self) -> Any:
-        try:
-            return unpack(self._packed)
-        except Exception as error:
-            raise WorkerError(
-                f"a worker process cannot load the function: {said(error)}; what it refers to has "
-                "to be importable there, by the same sys.path"
-            ) from error
 
 
 class _Server:
@@ -160,14 +145,14 @@ class _Server:
     def close(self) -> None:
         """Closes the instances of runs that go on without this process."""
         for operator in self._known.values():
-            self._failed += operator.close()
+            self._failed += operator.lender.close()
         for text in self._failed:
             logger.warning("%s", text)
 
     def _answer(self, request: Any, descriptor: int | None) -> None:
         if isinstance(request, Forget):
             for key in [key for key in self._known if key[0] in request.runs]:
-                self._failed += self._known.pop(key).close()
+                self._failed += self._known.pop(key).lender.close()
             self._inbox.clear()
             self._outbox.clear()
             _flush()
@@ -201,7 +186,7 @@ class _Server:
         if request.packed is not None:
             self._known[request.key] = _Operator(request.packed)
             if len(self._known) > MAX_KNOWN:
-                self._failed += self._known.popitem(last=False)[1].close()
+                self._failed += self._known.popitem(last=False)[1].lender.close()
         self._known.move_to_end(request.key)
         return self._known[request.key]
 

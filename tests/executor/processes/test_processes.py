@@ -32,7 +32,6 @@ from arrowflow.executor.limits import MAX_KNOWN
 from arrowflow.executor.processes import pool as children
 from arrowflow.executor.processes import worker as child
 from arrowflow.executor.processes.kernel import RunProcesses
-from arrowflow.executor.processes.memory import read_batch, write_batch
 from arrowflow.executor.processes.wire import (
     Call,
     Failed,
@@ -43,9 +42,11 @@ from arrowflow.executor.processes.wire import (
     Surroundings,
     pack,
     pack_error,
+    read_batch,
     receive,
     send,
     unpack_error,
+    write_batch,
 )
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
