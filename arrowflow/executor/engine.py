@@ -99,22 +99,18 @@ class Engine(Run):
     # ------------------------------------------------------------------ streams
 
     def add(self, stream: Stream) -> None:
-        """Schedules the stages of a stream, after all stages that are further downstream."""
         self.pool.ready.add(stream)
 
     def remove(self, stream: Stream) -> None:
-        """Forgets a stream that was dropped."""
         for stage in stream.stages:
             self.totals.count(stage)
         self.pool.ready.remove(stream)
 
     def changed(self, stream: Stream) -> None:
-        """Notes a change of a stream that no call of it made: it may go on, and others may go on or have to end."""
         self.pool.ready.note(stream)
 
     @property
     def tokens(self) -> float:
-        """Cores that the running calls take, except for calls that wait. Read by other runs, without the lock."""
         return self.pool.tokens
 
     def _runner(self) -> Runner:
@@ -144,17 +140,11 @@ class Engine(Run):
                 self.limits[key].take(change)
             self.pool.ready.note_all()
         if self.timeline is not None:
-            self._draw_counters(now)
-
-    def _draw_counters(self, now: float) -> None:
-        timeline = self.timeline
-        assert timeline is not None
-        timeline.counter("ledger bytes", now, self.ledger.held)
-        for key, limits in self.limits.items():
-            if limits.reason:
-                name = key[-1]
-                timeline.counter(f"{name}: calls at most", now, limits.max_calls)
-                timeline.counter(f"{name}: cores a call", now, limits.weight)
+            self.timeline.counter("ledger bytes", now, self.ledger.held)
+            for key, limits in self.limits.items():
+                if limits.reason:
+                    self.timeline.counter(f"{key[-1]}: calls at most", now, limits.max_calls)
+                    self.timeline.counter(f"{key[-1]}: cores a call", now, limits.weight)
 
     # ------------------------------------------------------------------ consumer
 
@@ -170,7 +160,8 @@ class Engine(Run):
         if tail is not None:
             item = tail.next_item(self._await_item)
             if tail.stage.caller.kernel.done and not self.root_out.ended:
-                self._end_input(tail.stage)
+                with self.lock:  # it stops all that would work for it
+                    tail.stage.end()
         else:
             item = self._await_item()
             while item is not None and not item.chunk.num_rows:
@@ -184,11 +175,6 @@ class Engine(Run):
         if item is None and self.stopped:  # so that the tail does not take it for the end
             self._refuse()
         return item
-
-    def _end_input(self, stage: Queue) -> None:
-        """Stops all that would work for a tail that is done."""
-        with self.lock:
-            stage.end()
 
     def _refuse(self) -> NoReturn:
         """Raises what a run that was stopped has to say."""
@@ -204,14 +190,12 @@ class Engine(Run):
         self.stop()
 
     def stop(self) -> None:
-        """Tells everybody to stop. Takes no lock and never waits (rule 9)."""
         self.stopped = True
         self.pool.wake_all()
         self.lender.end()
         self.consumer.ring()
 
     def close(self, *, interrupted: bool = False) -> None:
-        """Stops the run, waits for its workers and drops what it holds (rule 10)."""
         alone = os.getpid() != self._process or self._must_not_wait()
         self._closes = self._closes or not alone
         self.stop()
