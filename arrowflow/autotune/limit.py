@@ -95,12 +95,7 @@ def _limit(statistics: Statistics) -> tuple[str, bool]:
 
 
 class Forecast(NamedTuple):
-    """A run under another CPU budget.
-
-    Attributes:
-        rows_per_second: Rows delivered a second.
-        limit: Its limit, in words.
-    """
+    """A run under another CPU budget: the rows that it delivers a second, and its limit in words."""
 
     rows_per_second: float
     limit: str
@@ -150,9 +145,7 @@ def least(stages: Sequence[StageStatistics], statistics: Statistics, cpu_budget:
 def _core_seconds(stages: Sequence[StageStatistics], statistics: Statistics) -> float:
     """Returns the core seconds of stages: of pools no more than the process used, as their calls wait on a busy machine."""
     cores = sum(stage.core_seconds for stage in stages)
-    is_here = all(
-        "polars" in stage.engine for stage in stages if stage.foreign
-    )  # and not in worker processes
+    is_here = all("polars" in stage.engine for stage in stages if stage.foreign)  # not in worker processes
     return min(cores, statistics.cpu_seconds) if is_here and statistics.cpu_seconds else cores
 
 

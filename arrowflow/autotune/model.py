@@ -171,7 +171,7 @@ class RunWindow:
     @property
     def wanted_cores(self) -> float:
         """Cores in use, and calls that would use one more if the machine had it to give."""
-        return self.cores + sum(stage.queued for stage in self.stages.values())
+        return sum(stage.wanted for stage in self.stages.values())
 
     @property
     def python_cores(self) -> float:
@@ -181,9 +181,7 @@ class RunWindow:
     @property
     def python_wanted(self) -> float:
         """The same and those that such calls waited for: no more than one either, where they do hold the lock."""
-        return self.python_cores + sum(
-            part.queued for part in self.stages.values() if part.stage.cost != "computes"
-        )
+        return sum(part.wanted for part in self.stages.values() if part.stage.cost != "computes")
 
 
 def window_between(before: RunSample, after: RunSample) -> RunWindow:

@@ -93,12 +93,8 @@ class Policy:
     def remember(self, stages: Iterable[StageStatistics]) -> None:
         """Keeps what the executor learnt in a run that was too short for a step."""
         for stage in stages:
-            if (
-                stage.calls
-                and stage.kind == "parallel"
-                and stage.cost != "computes"
-                and not stage.limits.reason
-            ):
+            tuned = stage.kind == "parallel" and stage.cost != "computes" and not stage.limits.reason
+            if stage.calls and tuned:
                 share = stage.cpu_seconds / stage.busy_seconds if stage.busy_seconds else 0.0
                 self._found[stage.key] = replace(_setting(stage), reason=cpu_time(share))
             elif stage.calls and stage.calls_are_short:
@@ -202,12 +198,8 @@ class Policy:
     def _room_for_calls(self, key: StageKey, part: StageWindow) -> bool:
         """Makes room for calls that wait, begin together when there is some, and so end together."""
         calls, stage = part.stage.limits.max_calls, part.stage
-        if not (
-            part.may_wait
-            and part.refused.chunks
-            and stage.limits.max_ready_items < calls
-            and not stage.given_ready
-        ):
+        enough = stage.given_ready or stage.limits.max_ready_items >= calls
+        if enough or not (part.may_wait and part.refused.chunks):
             return False
         self._set(key, max_ready_items=calls, reason=f"room for {calls} chunks, as many as calls in flight")
         self._settle()
@@ -215,12 +207,10 @@ class Policy:
 
     def _longer_line(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
         """Tries more calls, or chunks, that wait for their turn behind a call that takes long. The ledger bounds them."""
-        stage, refused = part.stage, part.refused
-        slots = min(MAX_LINE, 2 * stage.limits.max_slots) if refused.slots else stage.limits.max_slots
-        chunks = (
-            min(MAX_LINE, 2 * stage.limits.max_turn_chunks) if refused.turn else stage.limits.max_turn_chunks
-        )
-        longer = (slots, chunks) != (stage.limits.max_slots, stage.limits.max_turn_chunks)
+        limits, refused = part.stage.limits, part.refused
+        slots = min(MAX_LINE, 2 * limits.max_slots) if refused.slots else limits.max_slots
+        chunks = min(MAX_LINE, 2 * limits.max_turn_chunks) if refused.turn else limits.max_turn_chunks
+        longer = (slots, chunks) != (limits.max_slots, limits.max_turn_chunks)
         if not (longer and window.says_something and self._stages[key].may("line", self._now)):
             return False
         evidence = f"{slots} calls and {chunks:,} chunks in line"
@@ -229,22 +219,18 @@ class Policy:
 
     def _more_calls(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
         """Tries more calls in flight where calls wait and all that may be are in use."""
-        most = part.stage.limits.max_calls
+        limits = part.stage.limits
+        most = limits.max_calls
         wanted = part.may_wait and part.refused.calls > 0 and part.all_in_use and part.calls >= most / 2
         # The calls that the consumer lacks, but no more than the cores can bear, if the new calls are like the old.
         doubt = 1 + window.doubt(key)
         cores = self._cpu_budget / max(window.cores, 0.01)
         factor = min(HEADROOM / max(1 - window.waiting, 0.1), doubt * cores)
         calls = min(MAX_WAITING_CALLS, math.ceil(most * factor))
-        if not (
-            wanted and BUSY * cores > doubt and calls > most and self._stages[key].may("calls", self._now)
-        ):
+        wanted = wanted and BUSY * cores > doubt and calls > most
+        if not wanted or not self._stages[key].may("calls", self._now):
             return False
-        room = (
-            part.stage.limits.max_ready_items
-            if part.stage.given_ready
-            else max(part.stage.limits.max_ready_items, calls)
-        )
+        room = limits.max_ready_items if part.stage.given_ready else max(limits.max_ready_items, calls)
         evidence = f"{calls} calls in flight"
         self._try("calls", key, evidence, window, max_calls=calls, max_ready_items=room)
         return True
@@ -363,10 +349,8 @@ class Policy:
             in_flight = min(part.in_flight, part.stage.limits.max_calls)
             calls = max(1, int(in_flight * self._cpu_budget / window.cores))
             if part.may_wait and part.stage.limits.weight < WAITS and calls < part.stage.limits.max_calls:
-                reason = (
-                    f"{in_flight:.1f} calls in flight take {window.cores:.1f} cores of {self._cpu_budget}"
-                )
-                self._set(key, max_calls=calls, reason=reason)
+                cores = f"{window.cores:.1f} cores of {self._cpu_budget}"
+                self._set(key, max_calls=calls, reason=f"{in_flight:.1f} calls in flight take {cores}")
                 self._settle()
                 return
 

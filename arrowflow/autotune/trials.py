@@ -12,15 +12,7 @@ FIRST_REST_SECONDS, LAST_REST_SECONDS = 1.0, 60.0
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """A change whose worth is not known yet.
-
-    Attributes:
-        key: The stage.
-        kind: The kind of change.
-        before: The setting to go back to.
-        was: The figures of the run before the change.
-        evidence: The change, in words.
-    """
+    """A change whose worth is not known yet: the setting and the figures of the run before it, and the change in words."""
 
     key: StageKey
     kind: str
