@@ -40,12 +40,7 @@ class Mark(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Position of a kernel that passes chunks on and counts rows.
-
-    Attributes:
-        input: The input's position.
-        rows: The rows.
-    """
+    """Position of a kernel that passes chunks on and counts rows: the input's position, and the rows."""
 
     input: Position
     rows: int

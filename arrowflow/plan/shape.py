@@ -23,16 +23,14 @@ MAX_NUMBER: Final = 1 << 62
 MAX_SPLIT: Final = 1 << 1000
 """Numbers of splits grow by a factor at each operator that joins inputs or repeats one."""
 
-_LANES: Final = {"step": int, "lanes": tuple[LaneMark, ...]}
 _ROWS: Final = tuple[tuple[Annotated[int, 0, MAX_SPLIT], Annotated[int, 1]], ...]
-_ARRIVED: Final = {"came": _ROWS, "again": _ROWS, "below": Arrived | None}
+_OBJECTS: Final[dict[Any, tuple[str, dict[str, Any]]]] = {
+    LanesPosition: ("the places of lanes", {"step": int, "lanes": tuple[LaneMark, ...]}),
+    Arrived: ("the place of a stage", {"came": _ROWS, "again": _ROWS, "below": Arrived | None}),
+}
 
 Inputs = Iterable[tuple[int, Position]]
 """Positions of inputs, each with the number of the input."""
-
-
-def _nothing(at: Any) -> str | None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Shape:
     """
 
     kind: Any
-    wrong: Callable[[Any], str | None] = _nothing
+    wrong: Callable[[Any], str | None] = lambda at: None
     inputs: Callable[[Any], Inputs] | None = None
     passes: Callable[[Position], bool] | None = None
 
@@ -110,10 +108,13 @@ def fitting(value: Any, kind: Any, path: str, inputs: list[Position]) -> Any:
         return value
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        return _one_of(value, get_args(kind), path, inputs)
+        if value is None and type(None) in get_args(kind):
+            return None
+        (kind,) = set(get_args(kind)) - {type(None)}
+        return fitting(value, kind, path, inputs)
     if origin is dict:
         return _names(value, kind, path, inputs)
-    if kind is Arrived or kind is LanesPosition:
+    if kind in _OBJECTS:
         return _object(value, kind, path)
     if origin in (tuple, Sequence) or hasattr(kind, "_fields"):
         return _parts(value, kind, path, inputs)
@@ -143,13 +144,6 @@ def _names(value: Any, kind: Any, path: str, inputs: list[Position]) -> dict[str
     return {key: fitting(each, inner, f"{path}[{key!r}]", inputs) for key, each in value.items()}
 
 
-def _one_of(value: Any, kinds: Sequence[Any], path: str, inputs: list[Position]) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    (kind,) = [each for each in kinds if each is not type(None)]
-    return fitting(value, kind, path, inputs)
-
-
 def _parts(value: Any, kind: Any, path: str, inputs: list[Position]) -> Any:
     """Returns a value that consists of parts: named ones, a number of them, or any number of one type."""
     if not isinstance(value, tuple | list):
@@ -177,9 +171,9 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _object(value: Any, kind: Any, path: str) -> Any:
     """Returns one of the two positions that are objects, with parts that fit."""
+    what, parts = _OBJECTS[kind]
     if not isinstance(value, kind):
-        raise _unfit(path, "the places of lanes" if kind is LanesPosition else "the place of a stage", value)
-    parts = _LANES if kind is LanesPosition else _ARRIVED
+        raise _unfit(path, what, value)
     for name, part in parts.items():
         fitting(getattr(value, name), part, f"{path}.{name}", [])
     return value

@@ -113,8 +113,7 @@ class RunProcesses:
     def leave(self, seconds: float) -> None:
         """Lets all processes go of what belongs to the run, those in a call as soon as it is over.
 
-        Args:
-            seconds: How long they may take to close their instances.
+        They may take so many seconds to close their instances.
         """
         self.failed.extend(pool.end(self.run, self.clock.now, seconds))
         if self._packed:

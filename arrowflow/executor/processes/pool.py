@@ -297,13 +297,8 @@ def take(key: Key, packed: Packed, now: float) -> Child:
 def give_back(child: Child, now: float, seconds: float) -> list[str]:
     """Makes a process idle, or ends it if its last call was not answered. Any thread.
 
-    Args:
-        child: The process.
-        now: The time.
-        seconds: How long it may take to close the instances of a run that has ended meanwhile.
-
-    Returns:
-        The errors of instances that could not be closed.
+    If a run has ended meanwhile, the process may take so many seconds to close the run's instances. Returns the errors of
+    those that could not be closed.
     """
     failed: list[str] = []
     while child.waits:
@@ -329,13 +324,8 @@ def collect(now: float) -> None:
 def end(run: int, now: Callable[[], float], seconds: float) -> list[str]:
     """Lets the idle processes go of what belongs to a run, and each other one as soon as it is given back.
 
-    Args:
-        run: The run.
-        now: Tells the time.
-        seconds: How long they may take to close its instances, all at the same time.
-
-    Returns:
-        The errors of instances that could not be closed.
+    They may take so many seconds to close the run's instances, all at the same time. Returns the errors of those that could
+    not be closed.
     """
     _runs.discard(run)
     failed: list[str] = []

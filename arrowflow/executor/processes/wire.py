@@ -36,13 +36,7 @@ _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Surroundings(NamedTuple):
-    """The surroundings of a function.
-
-    Attributes:
-        path: `sys.path`.
-        folder: The working directory.
-        environment: The environment.
-    """
+    """The surroundings of a function: `sys.path`, the working directory and the environment."""
 
     path: tuple[str, ...]
     folder: str
@@ -50,12 +44,7 @@ class Surroundings(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """An operator of a run.
-
-    Attributes:
-        make: The function that makes its kernels, as bytes of `pack`.
-        around: Where its function runs.
-    """
+    """An operator of a run: the function that makes its kernels, as bytes of `pack`, and where that runs."""
 
     make: bytes
     around: Surroundings
@@ -100,8 +89,7 @@ class Forgotten(NamedTuple):
 class Made(NamedTuple):
     """The answer to a call: where the result lies, and the arenas of requests that nobody reads any more.
 
-    Attributes:
-        outcome: Of an `Outcome` all but the result, as bytes of `pack_outcome`.
+    Of an `Outcome` all but the result comes as bytes of `pack_outcome`.
     """
 
     parcel: Parcel
