@@ -187,9 +187,8 @@ def _alone(part: StageWindow) -> float:
 def _why_alone(stage: StageStatistics) -> str:
     if stage.kind != "parallel":
         return "which runs on one thread at a time"
-    return (
-        "which makes one chunk after the other" if stage.phase == "read" else "which has one call at a time"
-    )
+    one = "makes one chunk after the other" if stage.phase == "read" else "has one call at a time"
+    return f"which {one}"
 
 
 def phrase(stage: StageStatistics) -> str:

@@ -29,7 +29,7 @@ from arrowflow.executor.limits import (
     TAKEN_SHARE,
 )
 from arrowflow.executor.seat import ConsumerState, Seat
-from arrowflow.executor.stages.base import Queue, Ready, Run
+from arrowflow.executor.stages.base import Queue, Run
 from arrowflow.executor.workers.pool import Pool
 from arrowflow.kernels.items import Item
 from arrowflow.observe.timeline import CONSUMER
@@ -105,10 +105,17 @@ class Consumer(Seat):
                     if last.error is not None:
                         raise last.error
                     return None
+                call = None
                 ready = self.pool.pick_inline() if self.hurries else None
-                call = None if ready is None else self._begin(ready)
-                if ready is None and self._ask_workers():
-                    continue
+                if ready is not None:
+                    self.state, self.in_charge = COMPUTING, True
+                    self.pool.guard()
+                    call = self.pool.begin(ready, self)
+                else:
+                    self.state, self.in_charge = WAITING, False
+                    self.pool.kick()
+                    if last.out or last.ended:  # that alone has brought it
+                        continue
             if ready is not None:
                 self._run(ready.stage, call)
             elif not self._wait(patience):
@@ -150,13 +157,6 @@ class Consumer(Seat):
         self._left = self.engine.clock.now()
         return item
 
-    def _ask_workers(self) -> bool:
-        """Sees to it that somebody works; returns whether that alone has brought an item, or the end."""
-        last = self.pool.ready.root_out
-        self.state, self.in_charge = WAITING, False
-        self.pool.kick()
-        return bool(last.out) or last.ended
-
     def _wait(self, patience: float) -> bool:
         """Waits until somebody rings, and returns whether somebody did."""
         clock = self.engine.clock
@@ -165,11 +165,6 @@ class Consumer(Seat):
         self._wait_began = None
         self.waited_seconds += clock.now() - began
         return rung
-
-    def _begin(self, ready: Ready) -> Any:
-        self.state, self.in_charge = COMPUTING, True
-        self.pool.guard()
-        return self.pool.begin(ready, self)
 
     def _run(self, stage: Queue, call: Any) -> None:
         engine, clock = self.engine, self.engine.clock

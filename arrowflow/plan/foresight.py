@@ -20,8 +20,7 @@ def fault_of(plan: Node) -> PlanError | None:
 
     A method may have added two operators, as `padded_batch` does.
     """
-    faults = (_fault_of(node) for node in (*plan.inputs, plan))
-    return next((fault for fault in faults if fault is not None), None)
+    return next(filter(None, map(_fault_of, (*plan.inputs, plan))), None)
 
 
 def _fault_of(plan: Node) -> PlanError | None:
@@ -29,17 +28,20 @@ def _fault_of(plan: Node) -> PlanError | None:
     # Whether several inputs agree is told once they are bound.
     if plan.foreseen is not None or None in inputs or len(inputs) > 1:
         return None
+    known = [schema for schema in inputs if schema is not None]
     try:
-        _note(plan, plan.output_schema([_names_of(schema) for schema in inputs if schema is not None]))
+        names = [schema if is_untyped(schema) else untyped(schema.names) for schema in known]
+        _note(plan, plan.output_schema(names))
     except UntypedError:
-        return None
+        pass
     except PlanError:
-        return _found_by_binding(plan)
+        try:
+            bind(plan, options_of(plan))
+        except PlanError as error:
+            return error
+        except ArrowflowError:  # told when the plan runs
+            pass
     return None
-
-
-def _names_of(schema: pa.Schema) -> pa.Schema:
-    return schema if is_untyped(schema) else untyped(schema.names)
 
 
 def note_bound(plan: Node, bound: Node) -> None:
@@ -53,13 +55,3 @@ def note_bound(plan: Node, bound: Node) -> None:
 
 def _note(plan: Node, schema: pa.Schema | None) -> None:
     object.__setattr__(plan, "foreseen", schema)  # no part of the plan's identity
-
-
-def _found_by_binding(plan: Node) -> PlanError | None:
-    try:
-        bind(plan, options_of(plan))
-    except PlanError as error:
-        return error
-    except ArrowflowError:  # told when the plan runs
-        return None
-    return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, NamedTuple, cast
 
 from arrowflow.errors import StateError
@@ -62,6 +63,7 @@ class LaneMark(NamedTuple):
     spent: bool = False
 
 
+@dataclass(slots=True, unsafe_hash=True, repr=False)
 class LanesPosition:
     """The places of lanes that run side by side: in JSON an object, which the states of several ranks are merged by.
 
@@ -73,18 +75,9 @@ class LanesPosition:
         lanes: Lanes, by number.
     """
 
-    __slots__ = ("_befores", "lanes", "step")
-
-    def __init__(self, step: int, lanes: tuple[LaneMark, ...]) -> None:
-        self.step = step
-        self.lanes = lanes
-        self._befores: list[tuple[Any, str]] | None = None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LanesPosition) and (self.step, self.lanes) == (other.step, other.lanes)
-
-    def __hash__(self) -> int:
-        return hash((self.step, self.lanes))
+    step: int
+    lanes: tuple[LaneMark, ...]
+    _befores: list[tuple[Any, str]] | None = field(default=None, init=False, compare=False)
 
     def __repr__(self) -> str:
         return f"LanesPosition({self.step}, {self.lanes})"
