@@ -23,6 +23,7 @@ SHARED_SPEED = 0.93
 """Of the speed of a core, what is left where twice as many compute: they share caches, the memory's bandwidth and heat.
 `benchmarks.what_if` measured 0.81 to 1.0 from one core to two, on three CPUs."""
 
+_HOLDS_LOCK = "which holds the interpreter lock"
 _DOING = {"read": "fetching", "decode": "decoding"}
 _FORMATS = {"read_parquet": "Parquet", "read_ipc": "Arrow IPC"}
 
@@ -75,23 +76,19 @@ def _limit(statistics: Statistics) -> tuple[str, bool]:
         return "ram_budget, which is used up,", False
     longest = max(parts, key=lambda part: part.in_flight)
     stage = longest.stage
-    if LOCK in stage.limits.reason:
-        return f"{phrase(stage)}, which holds the interpreter lock,", False
-    if stage.asked_calls is not None and longest.in_flight >= SATURATED * stage.asked_calls:
-        return (
-            f"{phrase(stage)}, of which you asked for {counted(stage.asked_calls, 'call')} at a time,",
-            False,
-        )
-    if (few := few_connections(statistics)) is not None:
-        return f"the client of your storage, which opens at most {few} connections,", False
     # Calls that wait for the interpreter lock look as if they waited for something else.
     python = sum(part.wanted for part in parts if part.stage.cost != "computes")
-    if longest.share < WAITS and longest.in_flight >= 1 and python < CROWDED:
-        return (
-            f"{phrase(stage)}, which waits with {counted(round(longest.in_flight), 'call')} in flight,",
-            False,
-        )
-    return phrase(stage), False
+    if LOCK in stage.limits.reason:
+        why = _HOLDS_LOCK
+    elif stage.asked_calls is not None and longest.in_flight >= SATURATED * stage.asked_calls:
+        why = f"of which you asked for {counted(stage.asked_calls, 'call')} at a time"
+    elif (few := few_connections(statistics)) is not None:
+        return f"the client of your storage, which opens at most {few} connections,", False
+    elif longest.share < WAITS and longest.in_flight >= 1 and python < CROWDED:
+        why = f"which waits with {counted(round(longest.in_flight), 'call')} in flight"
+    else:
+        return phrase(stage), False
+    return f"{phrase(stage)}, {why},", False
 
 
 class Forecast(NamedTuple):
@@ -131,7 +128,7 @@ def least(stages: Sequence[StageStatistics], statistics: Statistics, cpu_budget:
     locked = [stage for stage in stages if LOCK in stage.limits.reason]
     if locked:
         seconds = sum(stage.cpu_seconds for stage in locked)
-        found.append((seconds, f"{phrase(locked[0])}, which holds the interpreter lock,"))
+        found.append((seconds, f"{phrase(locked[0])}, {_HOLDS_LOCK},"))
     for stage in stages:
         # Where the limit was lowered, the calls were made in the time of the run all the same.
         seconds = stage.busy_seconds - stage.queued_seconds

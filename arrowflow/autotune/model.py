@@ -72,7 +72,6 @@ class StageWindow:
 
     @property
     def share(self) -> float:
-        """Share of a call's time that is CPU time."""
         return self.cores / self.alive if self.alive else 0.0
 
     @property
@@ -160,12 +159,10 @@ class RunWindow:
 
     @property
     def rate(self) -> float:
-        """Rows a second."""
         return self.rows / self.seconds
 
     @property
     def cores(self) -> float:
-        """Cores in use, on average."""
         return sum(stage.cores for stage in self.stages.values())
 
     @property

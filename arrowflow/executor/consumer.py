@@ -158,7 +158,6 @@ class Consumer(Seat):
         return item
 
     def _wait(self, patience: float) -> bool:
-        """Waits until somebody rings, and returns whether somebody did."""
         clock = self.engine.clock
         began = self._wait_began = clock.now()
         rung = self.bell.acquire(timeout=patience)

@@ -348,7 +348,6 @@ class Engine(Run):
 
 
 def _in_words(look: Look) -> str:
-    """Returns what a look found, in words."""
     match look:
         case Ready():
             return "ready"

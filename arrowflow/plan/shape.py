@@ -122,7 +122,6 @@ def fitting(value: Any, kind: Any, path: str, inputs: list[Position]) -> Any:
 
 
 def _value(value: Any, kind: Any, path: str) -> Any:
-    """Returns a number, a text or a truth value."""
     if kind is int or get_origin(kind) is Annotated:
         least, most = (*get_args(kind)[1:], MAX_NUMBER)[:2] if kind is not int else (0, MAX_NUMBER)
         if type(value) is not int or not least <= value <= most:

@@ -105,7 +105,6 @@ class _Operator:
         self.lender = OneEach()
 
     def kernel(self, epoch: int) -> StatelessKernel:
-        """Returns the kernel of an epoch, in its surroundings."""
         path, folder, environment = self._around
         if sys.path != list(path):
             sys.path[:] = path
@@ -136,7 +135,6 @@ class _Server:
         self._failed: list[str] = []
 
     def serve(self, idle_seconds: float) -> None:
-        """Answers requests until none comes for so long."""
         waiting = select.poll()
         waiting.register(self._channel, select.POLLIN)
         while waiting.poll(idle_seconds * 1e3):
