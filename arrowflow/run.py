@@ -29,8 +29,7 @@ from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.optimizer import optimise
 from arrowflow.options import ResolvedOptions, check_flag
 from arrowflow.physical.planner import all_stages, plan_chain
-from arrowflow.physical.positions import check_position
-from arrowflow.physical.stage import Chain
+from arrowflow.physical.stage import Chain, check_position
 from arrowflow.physical.tuning import MAX_WAITING_CALLS, StageKey, StageLimits
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.file_source import FileSource, with_kept_chunks

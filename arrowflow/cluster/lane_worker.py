@@ -27,7 +27,7 @@ from arrowflow.ops.functions.invocation import MappingOperator
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
-from arrowflow.physical.positions import check_position
+from arrowflow.physical.stage import check_position
 from arrowflow.physical.totals import since
 from arrowflow.physical.tuning import StageKey, StageLimits, StageStatistics, WorkerStatistics
 from arrowflow.plan.file_source import FileSource

@@ -1,4 +1,4 @@
-"""`Chain` and `StagePlan`: the physical plan, immutable, and its text; the executor makes running stages of it."""
+"""`Chain` and `StagePlan`: the physical plan, immutable, its text and its positions. The executor makes running stages of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, Literal
 from arrowflow.kernels.context import SubPlan
 from arrowflow.kernels.kept import KeptChunks
 from arrowflow.kernels.operator import Cost, KernelSpec
+from arrowflow.plan.position import Arrived, Position
+from arrowflow.plan.shape import Shape, altered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +55,10 @@ class StagePlan:
 
     @cached_property
     def engine(self) -> str:
-        """Where its work runs."""
         return "+".join(dict.fromkeys(part for spec in self.specs for part in spec.engine.split("+")))
 
     @cached_property
     def max_calls(self) -> int | None:
-        """Calls at the same time that the user asked for, or None."""
         given = [spec.max_calls for spec in self.specs if spec.max_calls is not None]
         return min(given) if given else None
 
@@ -186,3 +186,40 @@ def render_chain(chain: Chain, number: int = 1) -> list[str]:
         lines.append(f"{index}. {' + '.join(stage.titles)} [{how}]")
         lines += [f"   {spec.operator}: {fact}" for spec in stage.specs for fact in spec.facts()]
     return lines
+
+
+_ARRIVED = Shape(Arrived)
+
+
+def check_position(chain: Chain, position: Position, *, ordered: bool) -> None:
+    """Checks a position from the last operator up to the sources, as `open` of the kernels unwraps it.
+
+    The datasets that functions return are not known yet: their positions are checked when they are opened.
+
+    Args:
+        chain: The physical plan that goes on from there.
+        position: The position.
+        ordered: Whether all stages deliver in order.
+
+    Raises:
+        StateError: A part has another shape than its operator's; the message names both.
+    """
+    below: Position = None
+    for index, stage in reversed(list(enumerate(chain.stages))):
+        if not ordered and chain.takes_any_order(index):
+            place = below if position is None else position
+            if place is not None:
+                _ARRIVED.inputs_of(place, stage.operators[-1])
+                assert isinstance(place, Arrived)
+                position, below = place.before, None if place.below is None else place.below.position()
+        for spec in reversed(stage.specs):
+            if position is None or spec.position is None:
+                continue
+            inputs = spec.position.inputs_of(position, spec.operator)
+            if stage.kind == "boundary":
+                for number, its in inputs:
+                    check_position(chain.children[number], its, ordered=ordered or spec.pins_order)
+                return
+            position = inputs[0][1] if inputs else None
+    if position is not None and chain.stages[0].specs[0].position is not None:
+        raise altered(f"the position has {str(position)[:80]} for more operators than there are")

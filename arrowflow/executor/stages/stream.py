@@ -30,8 +30,7 @@ from arrowflow.kernels.kinds import (
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.observe.timeline import Timeline
 from arrowflow.physical.planner import inputs_share
-from arrowflow.physical.positions import check_position
-from arrowflow.physical.stage import ELEMENT, Chain, child_path
+from arrowflow.physical.stage import ELEMENT, Chain, check_position, child_path
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 
