@@ -35,10 +35,11 @@ from arrowflow.autotune.model import (
     RunWindow,
     StageWindow,
     cpu_time,
+    percent,
     weight_of,
     window_between,
 )
-from arrowflow.autotune.trials import LAST_REST_SECONDS, Memory, Trial
+from arrowflow.autotune.trials import FIRST_REST_SECONDS, LAST_REST_SECONDS, Memory, Trial
 from arrowflow.physical.tuning import (
     MAX_WAITING_CALLS,
     MOSTLY_COMPUTES,
@@ -255,9 +256,8 @@ class Policy:
         # Where several calls queue for cores, somebody else has those; who holds the lock keeps the others from queueing.
         one_core = part.wanted > CROWDED and window.python_wanted < ONE_LOCK and part.in_flight >= FEW_CALLS
         # Calls that wait as well are looked at where more of them did not help.
-        waits = part.share < MOSTLY_COMPUTES and (
-            stage.limits.weight >= WAITS or "calls" in memory.rests_until
-        )
+        no_more = stage.limits.weight >= WAITS or "calls" in memory.rests_until
+        waits = part.share < MOSTLY_COMPUTES and no_more
         if stage.cost == "computes" or stage.asked_calls == 1 or not (one_core and waits):
             return False
         self._try("alone", key, "one call at a time", window, max_calls=1)
@@ -281,12 +281,10 @@ class Policy:
         """Keeps a change that helped, and takes another one back."""
         if trial.key not in window.stages:
             self._trial = None
-        elif trial.kind == "alone":
+            return
+        if trial.kind == "alone":
             self._judge_alone(trial, window)
-        else:
-            self._judge_rate(trial, window)
-
-    def _judge_rate(self, trial: Trial, window: RunWindow) -> None:
+            return
         part, was = window.stages[trial.key], trial.was.stages[trial.key]
         sure = window.seconds >= SURE_SECONDS
         doubt = window.doubt(trial.key) + (0 if sure else trial.was.doubt(trial.key))
@@ -320,21 +318,21 @@ class Policy:
         else:
             as_much = rate >= (NO_WORSE - was.in_flight / was.calls) * rate_before
         if part.share > MOSTLY_COMPUTES and as_much:
-            self._cap(key, part, was)
+            memory = self._stages[key]
+            memory.lock = True
+            memory.share = memory.used_share = part.share
+            memory.rests_until["alone"] = self._now + LAST_REST_SECONDS
+            several = f"{percent(was.share)} with {was.in_flight:.1f} in flight"
+            reason = f"{LOCK}: {cpu_time(part.share)} if it is alone, {several}"
+            self._set(key, max_calls=1, weight=1.0, reason=reason)
         else:
             self._believe(key, part.share)
 
-    def _cap(self, key: StageKey, part: StageWindow, was: StageWindow) -> None:
-        memory = self._stages[key]
-        memory.lock = True
-        memory.share = memory.used_share = part.share
-        memory.rests_until["alone"] = self._now + LAST_REST_SECONDS
-        shares = f"{cpu_time(part.share)} if it is alone, {100 * was.share:.0f} % with {was.in_flight:.1f} in flight"
-        self._set(key, max_calls=1, weight=1.0, reason=f"{LOCK}: {shares}")
-
     def _take_back(self, trial: Trial, window: RunWindow, reason: str) -> None:
-        memory = self._stages[trial.key]
-        memory.rest(trial.kind, self._now)
+        memory, kind = self._stages[trial.key], trial.kind
+        rest = memory.rest_seconds.get(kind, FIRST_REST_SECONDS)
+        memory.rests_until[kind] = self._now + rest
+        memory.rest_seconds[kind] = min(2 * rest, LAST_REST_SECONDS)
         memory.setting = trial.before
         self._trial = None
         self._settle(window.stages[trial.key].call_seconds(window.seconds))
@@ -368,8 +366,10 @@ class Policy:
         if memory is None or memory.setting.weight != stage.limits.weight:
             # The executor has learnt from the first calls meanwhile.
             weight, lock = stage.limits.weight, LOCK in stage.limits.reason
-            memory = Memory(setting=_setting(stage), share=weight, used_share=weight, lock=lock)
-            memory.rests_until = {"alone": self._now + LAST_REST_SECONDS} if lock else {}
+            rests = {"alone": self._now + LAST_REST_SECONDS} if lock else {}
+            memory = Memory(
+                setting=_setting(stage), share=weight, used_share=weight, lock=lock, rests_until=rests
+            )
             self._stages[key] = memory
         return memory
 

@@ -23,29 +23,21 @@ class Trial:
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """The policy's knowledge of one stage.
+    """The policy's knowledge of one stage: its setting, and when each kind of change may be tried again.
 
     Attributes:
-        setting: Its current setting.
         share: Share of a call that is CPU time, smoothed.
         used_share: The one that the weight was made of.
         lock: Whether it was found to hold the interpreter lock.
-        rests_until: When each kind of change may be tried again.
-        rest_seconds: How long each kind rests the next time.
+        rest_seconds: How long each kind of change rests the next time.
     """
 
     setting: StageLimits
     share: float
     used_share: float
     lock: bool
-    rests_until: dict[str, float] = field(default_factory=dict)
+    rests_until: dict[str, float]
     rest_seconds: dict[str, float] = field(default_factory=dict)
 
     def may(self, kind: str, now: float) -> bool:
         return now >= self.rests_until.get(kind, 0.0)
-
-    def rest(self, kind: str, now: float) -> None:
-        """Leaves a kind of change alone for a while, twice as long each time."""
-        rest = self.rest_seconds.get(kind, FIRST_REST_SECONDS)
-        self.rests_until[kind] = now + rest
-        self.rest_seconds[kind] = min(2 * rest, LAST_REST_SECONDS)
