@@ -45,12 +45,9 @@ class Engine(Run):
         chain: The physical plan.
         epoch: The epoch to run.
         position: Where to start; None for the start of the epoch.
-        options: Budgets and limits of the run.
-        clock: Measures calls.
+        options: This and the next ones are as in `Run`.
         tuner: Sets the limits of stages while they run; None leaves them as the plan suggests.
-        plan: Makes chains of sub-plans that are only known while it runs: (node, its first place) -> chain.
-        timeline: Records calls, if somebody wants to see them.
-        keeps: Whether what sources make is kept for later epochs.
+        plan: Makes a chain of a node and its first place.
     """
 
     def __init__(

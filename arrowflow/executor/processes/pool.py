@@ -243,12 +243,6 @@ class Child:
         for each in self._sockets:
             each.close()
 
-    def leave_to_parent(self) -> None:
-        """Is called in a forked child of the process that started it."""
-        self._disconnect()
-        if hasattr(self, "_process"):  # else the fork came while it was started
-            self._process.returncode = 0  # it is not this process's to wait for
-
 
 def _cause(error: Exception) -> Exception | None:
     """Returns an error, unless it only says that the other side is gone."""
@@ -362,7 +356,9 @@ def _taken(child: Child) -> bool:
 def _leave_to_parent() -> None:
     _idle.clear()
     for child in list(_all):
-        child.leave_to_parent()
+        child._disconnect()
+        if hasattr(child, "_process"):  # else the fork came while it was started
+            child._process.returncode = 0  # it is not this process's to wait for
     _all.clear()
 
 
