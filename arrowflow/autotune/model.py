@@ -72,6 +72,7 @@ class StageWindow:
 
     @property
     def share(self) -> float:
+        """Share of a call's time that is CPU time."""
         return self.cores / self.alive if self.alive else 0.0
 
     @property
@@ -159,10 +160,12 @@ class RunWindow:
 
     @property
     def rate(self) -> float:
+        """Rows a second."""
         return self.rows / self.seconds
 
     @property
     def cores(self) -> float:
+        """Cores in use, on average."""
         return sum(stage.cores for stage in self.stages.values())
 
     @property

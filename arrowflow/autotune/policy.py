@@ -88,6 +88,7 @@ class Policy:
         self._satisfied_seconds = 0.0
 
     def recall(self, key: StageKey) -> StageLimits | None:
+        """Returns what an earlier run has found for a stage."""
         return self._found.get(key)
 
     def remember(self, stages: Iterable[StageStatistics]) -> None:
@@ -101,6 +102,7 @@ class Policy:
                 self._found[stage.key] = _setting(stage)
 
     def step(self, sample: RunSample) -> Mapping[StageKey, StageLimits]:
+        """Returns the settings that change."""
         before, self._sample = self._sample, sample
         if before is None or sample.now <= before.now:
             return {}

@@ -40,4 +40,5 @@ class Memory:
     rest_seconds: dict[str, float] = field(default_factory=dict)
 
     def may(self, kind: str, now: float) -> bool:
+        """Whether a kind of change may be tried."""
         return now >= self.rests_until.get(kind, 0.0)

@@ -112,6 +112,7 @@ class Ledger:
         self.peak = max(self.peak, held)
 
     def unreserve(self, num_bytes: int) -> None:
+        """Takes a reservation back."""
         self.used -= num_bytes
 
     def charge(self, buffers: Buffers, *, lent: bool = False) -> Ticket:

@@ -57,6 +57,7 @@ class Seat(Runner):
         return self.state in (ConsumerState.NEAR, ConsumerState.COMPUTING)
 
     def hand_over(self) -> None:
+        """Leaves all calls to it."""
         self.in_charge = True
         self.ring()
 

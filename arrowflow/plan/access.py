@@ -30,12 +30,10 @@ class SourceOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAccess(Node):
-    """An operator that knows a cheaper way to its rows than to run it: the base beside its other one.
-
-    The functions of this module of the same names say what the methods return.
-    """
+    """An operator that knows a cheaper way to its rows than to run it: the base beside its other one."""
 
     def with_source_order(self, order: SourceOrder) -> Node:
+        """See `with_source_order`."""
         return self
 
     def random_access(self) -> Node | None:
@@ -49,9 +47,11 @@ class RowAccess(Node):
         return None
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
+        """See `position_behind`."""
         return None
 
     def position_at(self, step: int, epoch: int) -> Position:
+        """See `position_at`."""
         return None
 
 

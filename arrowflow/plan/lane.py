@@ -176,13 +176,15 @@ class InLanes(Node):
     """
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
-        """An operator that is local under a condition checks that, and asks its inputs."""
+        """See `obstacle_of`. An operator that is local under a condition checks that, and asks its inputs."""
         return default_obstacle(self, lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
+        """See `in_lane`."""
         return _default_in_lane(self, lane)
 
     def dealt_rows(self) -> int:
+        """See `dealt_rows`."""
         return _default_dealt_rows(self)
 
     @property

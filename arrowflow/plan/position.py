@@ -108,6 +108,7 @@ class LanesPosition:
         return {_LANES: lanes, _STEP: self.step}
 
     def text(self) -> str:
+        """Returns the text of that object, with sorted keys."""
         pairs = zip(self.lanes, self._known(), strict=True)
         lanes = sorted(
             f'"{mark.lane}": [{text}, {mark.offset}, {"true" if mark.spent else "false"}]'

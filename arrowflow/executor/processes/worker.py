@@ -105,6 +105,7 @@ class _Operator:
         self.lender = OneEach()
 
     def kernel(self, epoch: int) -> StatelessKernel:
+        """Returns the kernel of an epoch, in its surroundings."""
         path, folder, environment = self._around
         if sys.path != list(path):
             sys.path[:] = path
