@@ -159,6 +159,16 @@ def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
+def cut(text: str, letters: int) -> str:
+    """Returns a text, or its beginning where it has more letters.
+
+    Examples:
+        >>> cut("price", 5), cut("prices", 5)
+        ('price', 'pric…')
+    """
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+
+
 def without_credentials(text: str) -> str:
     """Returns a text without the passwords, keys and signatures in its URLs.
 

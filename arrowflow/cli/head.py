@@ -10,7 +10,7 @@ from polars.exceptions import PolarsError
 
 from arrowflow.cli.files import dataset_of
 from arrowflow.cli.output import console, write_json, write_table, write_text
-from arrowflow.errors import PlanError, counted
+from arrowflow.errors import PlanError, counted, cut
 
 COLUMN_WIDTH: Final = 14
 """The room that a column needs in a table; where there is less, each column becomes a line."""
@@ -84,5 +84,4 @@ def _shown(value: object) -> str:
         return "null"
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+    return cut(f"{value:.6g}" if isinstance(value, float) else str(value), MAX_CHARACTERS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from arrowflow.cli.output import write_json, write_table, write_text
-from arrowflow.errors import SourceError, StateError, counted
+from arrowflow.errors import SourceError, StateError, counted, cut
 from arrowflow.plan.node import argument_name
 from arrowflow.plan.position import lanes_in, tupled
 from arrowflow.state import intact
@@ -31,11 +31,11 @@ def run(file: Path, *, as_json: bool) -> bool:
         raise
     if as_json:
         write_json([{"place": place, **_facts(state)} for place, state in whole])
-        return False
-    for place, state in whole:
-        if place:
-            write_text(f"at {place}")
-        _show(_facts(state))
+    else:
+        for place, state in whole:
+            if place:
+                write_text(f"at {place}")
+            _show(_facts(state))
     return False
 
 
@@ -78,15 +78,10 @@ def _show(facts: Mapping[str, Any]) -> None:
     write_text(f"epoch {facts['epoch']}, {counted(facts['batches'], 'batch')} delivered")
     if facts["lanes"]:
         write_text(f"lanes {', '.join(map(str, facts['lanes']))}")
-    write_text(f"position {_short(json.dumps(facts['position']))}")
-    rows = [(each["name"], _arguments(each["name"], each["arguments"])) for each in facts["operators"]]
+    write_text(f"position {cut(json.dumps(facts['position']), MAX_SHOWN)}")
+    rows = []
+    for operator in facts["operators"]:
+        name, given = operator["name"], operator["arguments"].items()
+        shown = [f"{argument_name(name, key)}={value}" for key, value in given if key != "sources"]
+        rows.append((name, cut(", ".join(shown), MAX_SHOWN)))
     write_table(("operator", "arguments"), rows)
-
-
-def _arguments(operator: str, given: Mapping[str, Any]) -> str:
-    shown = ((argument_name(operator, name), value) for name, value in given.items() if name != "sources")
-    return _short(", ".join(f"{name}={value}" for name, value in shown))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from arrowflow.errors import cut
 from arrowflow.observe.charts import safe
 
 MAX_LETTERS: Final = 56
@@ -46,7 +47,7 @@ def diagram(plan: Operator) -> str:
     last, width = _placed(plan, 1.0)
     height = last.top + _HEIGHT + 1
     boxes = list(_all(last))
-    label = f"plan: {', then '.join(safe(_short(box.text)) for box in boxes)}"
+    label = f"plan: {', then '.join(safe(cut(box.text, MAX_LETTERS)) for box in boxes)}"
     parts = [part for box in boxes for part in _drawn(box)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width + 1:.0f} {height:.0f}" width="{width + 1:.0f}" '
@@ -58,7 +59,7 @@ def diagram(plan: Operator) -> str:
 def _placed(plan: Operator, left: float) -> tuple[_Box, float]:
     """Returns a box at `left` or right of it, and where the room for it and its inputs ends."""
     text = plan.describe()
-    width = len(_short(text)) * _LETTER + 20
+    width = min(len(text), MAX_LETTERS) * _LETTER + 20
     above: list[_Box] = []
     end = left
     for child in plan.inputs:
@@ -67,16 +68,14 @@ def _placed(plan: Operator, left: float) -> tuple[_Box, float]:
     middle = (above[0].middle + above[-1].middle) / 2 if above else left + width / 2
     # A box that is wider than its inputs moves them, so that it does not reach out on the left.
     lack = max(0.0, left - (middle - width / 2))
-    moved = tuple(_moved(box, lack) for box in above)
+    moved = tuple(_moved(box, lack) if lack else box for box in above)
     level = max((box.level for box in above), default=-1) + 1
     made = _Box(text, moved, middle + lack - width / 2, width, level)
     return made, max(end + lack, made.left + width)
 
 
 def _moved(box: _Box, by: float) -> _Box:
-    return (
-        box._replace(left=box.left + by, above=tuple(_moved(each, by) for each in box.above)) if by else box
-    )
+    return box._replace(left=box.left + by, above=tuple(_moved(each, by) for each in box.above))
 
 
 def _all(box: _Box) -> Iterator[_Box]:
@@ -93,8 +92,4 @@ def _drawn(box: _Box) -> Iterator[str]:
     yield f'<rect x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{_HEIGHT:g}" rx="5" '
     yield 'fill="currentColor" fill-opacity=".06"/>'
     yield f'<text x="{box.middle:.1f}" y="{box.top + 17:.1f}" text-anchor="middle" fill="currentColor" stroke="none">'
-    yield f"{safe(_short(box.text))}</text></g>"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_LETTERS else f"{text[: MAX_LETTERS - 1]}…"
+    yield f"{safe(cut(box.text, MAX_LETTERS))}</text></g>"

@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from arrowflow.errors import cut
 from arrowflow.observe.charts import safe
 from arrowflow.observe.page import figures
 from arrowflow.physical.tuning import Statistics
@@ -25,13 +26,9 @@ _TILE: Final = "border:1px solid;border-color:rgba(128,128,128,.5);border-radius
 def glance(
     diagram: str, about: Sequence[str], columns: Sequence[tuple[str, str]], rows: pa.Table | None
 ) -> str:
-    """Returns what a notebook shows of a dataset.
+    """Returns what a notebook shows of a dataset: its plan as SVG, lines of text about it, columns and first rows.
 
-    Args:
-        diagram: Its plan as SVG.
-        about: Lines of text, as the number of rows.
-        columns: Its columns, each with its type, which is empty if it is not known.
-        rows: The first rows, or None.
+    The type of a column is empty if it is not known.
     """
     parts = [f"<div><b>Dataset</b><div>{diagram}</div>", *(f"<div>{safe(text)}</div>" for text in about)]
     parts += _table(columns[:MAX_COLUMNS], rows)
@@ -67,11 +64,6 @@ def _table(columns: Sequence[tuple[str, str]], rows: pa.Table | None) -> Iterato
     yield "</tr></thead><tbody>"
     if rows is not None:
         for number in range(rows.num_rows):
-            cells = (safe(_short(rows.column(place)[number])) for place in range(len(columns)))
+            cells = (safe(cut(str(rows.column(place)[number]), MAX_LETTERS)) for place in range(len(columns)))
             yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
     yield "</tbody></table></div>"
-
-
-def _short(value: pa.Scalar) -> str:
-    text = str(value)
-    return text if len(text) <= MAX_LETTERS else f"{text[: MAX_LETTERS - 1]}…"

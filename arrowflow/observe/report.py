@@ -9,7 +9,7 @@ from dataclasses import replace
 from arrowflow.autotune.limit import SATURATED, WANTS_MORE, phrase, waiting_after_start
 from arrowflow.autotune.model import LOCK
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.errors import counted, printable
+from arrowflow.errors import counted, cut, printable
 from arrowflow.physical.totals import stages_together
 from arrowflow.physical.tuning import ClusterStatistics, EngineStatistics, StageStatistics, Statistics
 
@@ -166,7 +166,7 @@ def _table(statistics: Statistics) -> Iterator[str]:
     lines: list[tuple[str, ...]] = [HEADER]
     for group in shown:
         name, *others = cells(group, statistics)
-        lines.append((_cut(name), *others))
+        lines.append((cut(name, NAME_WIDTH), *others))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line_cells in lines:
         numbers = zip(line_cells[1:-1], widths[1:-1], strict=True)
@@ -175,7 +175,7 @@ def _table(statistics: Statistics) -> Iterator[str]:
         )
         yield line.rstrip()
     if folded:
-        names = ", ".join(_cut(_name(group)) for group in folded)
+        names = ", ".join(cut(_name(group), NAME_WIDTH) for group in folded)
         yield f"under {100 * FOLDED_SHARE:.0f} % of the work: {names}"
 
 
@@ -195,34 +195,26 @@ def _name(group: Sequence[StageStatistics]) -> str:
     return " + ".join(titles).replace("+", " + ").replace("  +  ", " + ")
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"
-
-
 def cells(group: Sequence[StageStatistics], statistics: Statistics) -> tuple[str, ...]:
     """Returns the line of the table for the stages of an operator; `HEADER` names the columns."""
     seconds, last = statistics.seconds, group[-1]
     main = max(group, key=lambda stage: stage.busy_seconds)
     calls = any(stage.calls for stage in group)
     flying = sum(stage.busy_seconds for stage in group) / seconds if seconds else 0.0
+    most = main.limits.max_calls  # before, more calls may have been allowed than now
+    allowed = f" of {most}" if flying <= most + 0.05 else f", now at most {most}"
     held = [stage.max_ready_items * stage.bytes / stage.chunks for stage in group if stage.chunks]
     return (
         _name(group),
         f"{last.rows / seconds:,.0f}" if seconds else "",
         f"{sum(_cores(stage, seconds) for stage in group):.2f}" if calls else "",
-        _flying(flying, main) if calls else "your thread",
+        f"{flying:.1f}{allowed}" if calls else "your thread",
         f"{last.max_ready_items} of {max(last.max_ready_items, last.limits.max_ready_items)}"
         if calls
         else "",
         f"{_mib(sum(held))} MiB" if sum(held) else "-",
         _note(main, flying, last, statistics),
     )
-
-
-def _flying(flying: float, stage: StageStatistics) -> str:
-    """Returns the calls in flight on average, of those that may be; before, more may have been allowed than now."""
-    most = stage.limits.max_calls
-    return f"{flying:.1f} of {most}" if flying <= most + 0.05 else f"{flying:.1f}, now at most {most}"
 
 
 def _note(main: StageStatistics, flying: float, last: StageStatistics, statistics: Statistics) -> str:
