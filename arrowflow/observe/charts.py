@@ -5,10 +5,11 @@ So letters have the same size on a phone and on a large screen.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from arrowflow.errors import printable
 from arrowflow.observe.traces import Bar, Trace, colour_of, merged, rows_of, title_of
@@ -49,36 +50,22 @@ def over_time(history: Sequence[Moment]) -> list[Series]:
     rates = _rates(times, [moment.rows for moment in history], steps)
     waits = _rates(times, [moment.waited_seconds for moment in history], steps)
     held = [moment.ledger_bytes / (1 << 20) for moment in history]
+    ends = np.arange(1, steps + 1) * times[-1] / steps
+    # The last moment before the end of each part, but never the one at the end of the run.
+    before = (np.searchsorted(times, ends, side="right") - 1).clip(0, len(times) - 2)
     return [
         Series("Throughput", "work", rates, round_up(max(rates)), "rows/s"),
         Series("Waiting", "wait", [100 * min(1.0, share) for share in waits], 100.0, "%"),
-        Series("Memory of the ledger", "held", _nearest(times, held, steps), round_up(max(held)), "MiB"),
+        Series("Memory of the ledger", "held", [held[place] for place in before], round_up(max(held)), "MiB"),
     ]
 
 
 def _rates(times: Sequence[float], sums: Sequence[float], steps: int) -> list[float]:
     """Returns by how much a sum grew a second, in parts of equal length; between two moments it grows evenly."""
     length = times[-1] / steps
-    grown, place = [0.0], 1
-    for step in range(1, steps):
-        now = step * length
-        while times[place] < now:
-            place += 1
-        began, ended = times[place - 1], times[place]
-        share = (now - began) / (ended - began) if ended > began else 1.0
-        grown.append(sums[place - 1] + share * (sums[place] - sums[place - 1]))
-    grown.append(sums[-1])
-    return [max(0.0, after - before) / length for before, after in itertools.pairwise(grown)]
-
-
-def _nearest(times: Sequence[float], values: Sequence[float], steps: int) -> list[float]:
-    """Returns the last value before the end of each part."""
-    found, place = [], 0
-    for step in range(1, steps + 1):
-        while place + 2 < len(times) and times[place + 1] <= step * times[-1] / steps:
-            place += 1
-        found.append(values[place])
-    return found
+    inner = np.interp(np.arange(1, steps) * length, times, sums)
+    grown = np.diff(inner, prepend=0.0, append=sums[-1])
+    return [max(0.0, value) / length for value in grown.tolist()]
 
 
 def round_up(value: float) -> float:
@@ -113,8 +100,9 @@ def drawn_series(series: Series, seconds: float) -> Iterator[str]:
     mean = sum(values) / len(values)
     said = f"{short(mean)} {series.unit} on average, at most {short(max(values))}"
     step = WIDTH / len(values)
-    points = [f"{place * step:.1f},{_HEIGHT * (1 - value / top):.1f}" for place, value in _corners(values)]
-    line = " ".join(points)
+    heights = [f"{_HEIGHT * (1 - value / top):.1f}" for value in values]
+    corners = (f"{end * step:.1f},{y}" for place, y in enumerate(heights) for end in (place, place + 1))
+    line = " ".join(corners)
     yield f'<figure><figcaption><b>{series.title}</b> {said}</figcaption><div class="axes">'
     yield f'<div class="up" aria-hidden="true"><span>{short(top)}</span><span>{short(top / 2)}</span><span>0</span></div>'
     label = f"{series.title} over {short(seconds)} seconds: {said}"
@@ -122,12 +110,6 @@ def drawn_series(series: Series, seconds: float) -> Iterator[str]:
     yield f'aria-label="{label}"><path class="grid" d="M0 0H{WIDTH:g}M0 {_HEIGHT / 2:g}H{WIDTH:g}M0 {_HEIGHT:g}H{WIDTH:g}"/>'
     yield f'<polygon points="0,{_HEIGHT:g} {line} {WIDTH:g},{_HEIGHT:g}"/><polyline points="{line}"/></svg>'
     yield f"{_seconds_axis(f'{short(seconds)} s')}</div></figure>"
-
-
-def _corners(values: Sequence[float]) -> Iterator[tuple[int, float]]:
-    for place, value in enumerate(values):
-        yield place, value
-        yield place + 1, value
 
 
 def _seconds_axis(end: str) -> str:

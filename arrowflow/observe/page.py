@@ -54,24 +54,32 @@ summary{cursor:pointer}@media(max-width:36rem){.timeline{grid-template-columns:1
 """
 
 
-def page(statistics: Statistics, trace: str | os.PathLike[str] | Mapping[str, Any] | None) -> Iterator[str]:
-    """Returns the parts of the page. A wrong trace is an error at once, before anything is written."""
-    return _parts(statistics, None if trace is None else read_trace(trace, "report"))
-
-
-def _parts(statistics: Statistics, trace: Trace | None) -> Iterator[str]:
-    yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>arrowflow: a run</title>'
-    yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    yield f"<style>{_STYLE}</style></head><body><main>\n"
-    yield from head(statistics)
-    yield from (f'<p class="advice"><b>Advice:</b> {safe(text)}</p>\n' for text in statistics.advice)
-    yield from _charts(statistics)
-    if trace is not None:
-        yield from _timeline(trace)
-    yield from _stages(statistics)
-    yield from _what_if(statistics)
-    yield from _details(statistics)
-    yield "</main></body></html>\n"
+def page(statistics: Statistics, trace: str | os.PathLike[str] | Mapping[str, Any] | None) -> Sequence[str]:
+    """Returns the parts of the page; raises for a wrong trace before anything is written."""
+    stages = statistics.stages[::-1]
+    groups = [cells(group, statistics) for group in operators_of(stages)]
+    reasons = [("+".join(stage.operators), tuned(stage)) for stage in stages if stage.kind == "parallel"]
+    budgets = [
+        (str(cores), f"{found.rows_per_second:,.0f}", found.limit.rstrip(","))
+        for cores, found in forecasts(statistics)
+    ]
+    return [
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>arrowflow: a run</title>',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        f"<style>{_STYLE}</style></head><body><main>\n",
+        *head(statistics),
+        *(f'<p class="advice"><b>Advice:</b> {safe(text)}</p>\n' for text in statistics.advice),
+        *_charts(statistics),
+        *(() if trace is None else _timeline(read_trace(trace, "report"))),
+        *_table("Stages", "", HEADER, groups),
+        *_table("Tuned values", "plain", ("stage", "calls at a time, and why"), reasons),
+        *_table(
+            "With another CPU budget, about", "plain", ("cpu_budget", "rows/s", "what would limit"), budgets
+        ),
+        *_table("Machine", "plain", ("what", "which"), list(machine())),
+        *_details(statistics),
+        "</main></body></html>\n",
+    ]
 
 
 class Figure(NamedTuple):
@@ -132,39 +140,10 @@ def _timeline(trace: Trace) -> Iterator[str]:
         yield f"<p>{trace.num_dropped:,} later events were not kept.</p>"
 
 
-def _stages(statistics: Statistics) -> Iterator[str]:
-    groups = operators_of(statistics.stages[::-1])
-    if not groups:
-        return
-    yield "<h2>Stages</h2>"
-    yield from _table("", HEADER, (cells(group, statistics) for group in groups))
-    reasons = [
-        ("+".join(stage.operators), tuned(stage))
-        for stage in statistics.stages[::-1]
-        if stage.kind == "parallel"
-    ]
-    if reasons:
-        yield "<h2>Tuned values</h2>"
-        yield from _table("plain", ("stage", "calls at a time, and why"), reasons)
-
-
-def _what_if(statistics: Statistics) -> Iterator[str]:
-    lines = [
-        (f"{cores}", f"{found.rows_per_second:,.0f}", f"{found.limit.rstrip(',')}")
-        for cores, found in forecasts(statistics)
-    ]
-    if lines:
-        yield "<h2>With another CPU budget, about</h2>"
-        yield from _table("plain", ("cpu_budget", "rows/s", "what would limit"), lines)
-
-
 def _details(statistics: Statistics) -> Iterator[str]:
-    yield "<h2>Machine</h2>"
-    yield from _table("plain", ("what", "which"), machine())
     yield "<details><summary>All figures</summary>"
-    figures = statistics.metrics()
     yield '<div class="scroll" tabindex="0"><table class="plain"><tbody>'
-    for name, value in figures.items():
+    for name, value in statistics.metrics().items():
         yield f'<tr><th scope="row">{name}</th><td><data class="{name}" value="{value!r}">{value:,.6g}</data></td></tr>'
     yield f"</tbody></table></div><pre>{safe(report(statistics, verbose=True))}</pre></details>\n"
 
@@ -180,9 +159,13 @@ def machine() -> Iterator[tuple[str, str]]:
             continue
 
 
-def _table(style: str, header: Sequence[str], lines: Any) -> Iterator[str]:
+def _table(title: str, style: str, header: Sequence[str], lines: Sequence[Any]) -> Iterator[str]:
+    """Yields a table below its title; nothing if it has no lines."""
+    if not lines:
+        return
+    yield f"<h2>{title}</h2>"
     yield f'<div class="scroll" tabindex="0"><table class="{style}"><thead><tr>'
-    yield from (f'<th scope="col">{title}</th>' for title in header)
+    yield from (f'<th scope="col">{name}</th>' for name in header)
     yield "</tr></thead><tbody>"
     for first, *others in lines:
         yield f'<tr><th scope="row">{safe(first)}</th>'

@@ -80,7 +80,9 @@ class ProgressBar:
         self._try(lambda: self._open(total_rows, epoch, file))
 
     def _open(self, total_rows: int | None, epoch: int | str, file: TextIO | None) -> None:
-        if file is None and not _somebody_looks():
+        # A person sees `sys.stderr` at once on a terminal, or in a notebook, whose stream is no terminal.
+        is_notebook, screen = "ipykernel.zmqshell" in sys.modules, sys.stderr
+        if file is None and not (is_notebook or (screen is not None and screen.isatty())):
             return
         is_epoch = isinstance(epoch, int)
         bar = _bar_type()(
@@ -96,14 +98,9 @@ class ProgressBar:
             self._bar, self._interval_seconds = bar, bar.mininterval
 
     def update(self, rows: int, now: float, waited_seconds: float, seconds: float, ledger_bytes: int) -> None:
-        """Takes the progress of the run. Called after each batch: 0.2 µs, unless it is time to draw.
+        """Takes the progress of the run, as in a `Mark`, and the time by any clock.
 
-        Args:
-            rows: Rows of the epoch that this run has delivered.
-            now: The time, by any clock.
-            waited_seconds: Time that the consumer has waited for these rows.
-            seconds: Time since the consumer asked for the first row.
-            ledger_bytes: Bytes charged now.
+        Called after each batch: 0.2 µs, unless it is time to draw.
         """
         self._latest = (rows, waited_seconds, seconds, ledger_bytes)
         if now >= self._due:
@@ -142,12 +139,6 @@ class ProgressBar:
             # The training goes on, whatever a screen does wrong.
             logger.debug("no progress bar from here on: %s", error, exc_info=error)
             self._bar = None
-
-
-def _somebody_looks() -> bool:
-    """Whether a person sees `sys.stderr` at once: on a terminal, or in a notebook, whose stream is no terminal."""
-    screen = sys.stderr
-    return "ipykernel.zmqshell" in sys.modules or (screen is not None and screen.isatty())
 
 
 @functools.cache
@@ -190,11 +181,7 @@ def _bar_type() -> Any:
 def _format(columns: int, *, endless: bool, over: bool, is_epoch: bool) -> str:
     """Returns the format of a bar for a terminal of so many columns.
 
-    Args:
-        columns: The columns.
-        endless: Whether the rows of the epoch are not known.
-        over: Whether the epoch is over.
-        is_epoch: Whether somebody waits for its rows.
+    `endless` means that the rows of the epoch are not known, `is_epoch` that somebody waits for them.
     """
     narrow = columns < NARROW
     head = "{desc}: " if endless else "{desc}: {percentage:3.0f}% " if narrow else "{l_bar}{bar}| "

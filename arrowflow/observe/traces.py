@@ -48,11 +48,7 @@ class Trace(NamedTuple):
 
 
 def read_trace(trace: str | os.PathLike[str] | Mapping[str, Any], operator: str) -> Trace:
-    """Returns the drawn part of a trace.
-
-    Args:
-        trace: The path of a trace, or what the file holds.
-        operator: The function that a user called, for errors.
+    """Returns the drawn part of a trace: of its file, or of what the file holds.
 
     Raises:
         SourceError: The file does not exist, or is no trace with spans.
@@ -126,11 +122,10 @@ def _lanes(bars: Iterable[Bar], rounding: float) -> list[list[Bar]]:
     """Puts each bar into the first lane that is free when it begins."""
     lanes: list[list[Bar]] = []
     for bar in bars:
-        free = [lane for lane in lanes if lane[-1].ended <= bar.began + rounding][:1]
-        if not free:
-            free = [[]]
-            lanes += free
-        free[0].append(bar)
+        free = next((lane for lane in lanes if lane[-1].ended <= bar.began + rounding), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append(bar)
     return lanes
 
 

@@ -45,9 +45,8 @@ def predicted(statistics: Statistics, what_if: Any) -> str:
 def forecasts(statistics: Statistics) -> Iterator[tuple[int, Forecast]]:
     """Yields CPU budgets, and what a run would do under them; nothing where that is not known."""
     if _is_known(statistics) and statistics.cluster is None:
-        for cores in sorted(
-            {max(1, int(times * statistics.cpu_budget)) for times in TIMES} - {statistics.cpu_budget}
-        ):
+        budgets = {max(1, int(times * statistics.cpu_budget)) for times in TIMES}
+        for cores in sorted(budgets - {statistics.cpu_budget}):
             yield cores, forecast(statistics, cores)
 
 

@@ -13,11 +13,7 @@ from arrowflow.errors import PlanError, SourceError, shown
 def write_whole(path: str | os.PathLike[str], texts: Iterable[str], *, operator: str, name: str) -> None:
     """Writes texts to a file, one after the other. A file of the same name is replaced once the new one is complete.
 
-    Args:
-        path: The file.
-        texts: Its content.
-        operator: The method that a user called, for errors.
-        name: The kind of file, for errors.
+    Errors tell the operator, which is the method that a user called, and the name, which is the kind of file.
 
     Raises:
         SourceError: The folder does not exist, or cannot be written to; or the path is a folder.
