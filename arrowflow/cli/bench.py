@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from arrowflow.cli.files import Target, loaded
 from arrowflow.cli.output import console, write_json, write_text
-from arrowflow.cli.targets import Target, loaded
 from arrowflow.clock import WallClock
 from arrowflow.dataset import Dataset
 from arrowflow.errors import counted, printable
 from arrowflow.observe.whole_file import check_folder
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.optional import optional
-from arrowflow.physical.tuning import Statistics
 from arrowflow.plan.walk import post_order
 
 REDRAW_SECONDS: Final = 0.5
@@ -25,29 +24,27 @@ REDRAW_SECONDS: Final = 0.5
 _CLOCK: Final = WallClock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Measured:
     """The epochs that ran.
 
     Attributes:
-        epochs: The whole ones.
-        rows: The rows of all.
-        batches: Their batches.
-        seconds: The time of all, from the first batch that was asked for.
+        epochs: The whole ones; rows, batches and times are those of all.
+        seconds: The time from the first batch that was asked for.
         waited_seconds: The part of it that was spent in waiting for batches.
         epoch_seconds: The shortest time of a whole epoch.
-        latest: The figures of the last whole epoch; of the one with the most rows where none was whole.
+        latest: The `Statistics` of the last whole epoch; of the one with the most rows where none was whole.
         explained: The report of that epoch.
     """
 
-    epochs: int
-    rows: int
-    batches: int
-    seconds: float
-    waited_seconds: float
-    epoch_seconds: float | None
-    latest: Statistics
-    explained: str
+    epochs: int = 0
+    rows: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    waited_seconds: float = 0.0
+    epoch_seconds: float | None = None
+    latest: Any = None
+    explained: str = ""
 
 
 def run(
@@ -73,38 +70,24 @@ def run(
 
 def measure(target: Target, seconds: float, draw: Any, *, verbose: bool = False) -> Measured:
     """Runs epochs until the time is over. The consumer does nothing with the batches, so that the pipeline is the limit."""
-    epochs = rows = batches = 0
-    spent = waited = 0.0
-    shortest: float | None = None
-    latest: Statistics | None = None
-    explained = ""
-    while latest is None or spent < seconds:
+    found = Measured()
+    while found.latest is None or found.seconds < seconds:
         with iter(target) as iterator:
-            is_whole = _drain(iterator, seconds - spent, draw)
-            figures: Statistics = iterator.stats()
-            if is_whole or latest is None or (not epochs and figures.rows >= latest.rows):
-                latest, explained = figures, iterator.explain(verbose=verbose)
-        rows, batches = rows + figures.rows, batches + figures.batches
-        spent, waited = spent + figures.seconds, waited + figures.waited_seconds
+            is_whole = _drain(iterator, seconds - found.seconds, draw)
+            figures = iterator.stats()
+            if is_whole or found.latest is None or (not found.epochs and figures.rows >= found.latest.rows):
+                found.latest, found.explained = figures, iterator.explain(verbose=verbose)
+        for name in ("rows", "batches", "seconds", "waited_seconds"):
+            setattr(found, name, getattr(found, name) + getattr(figures, name))
         if is_whole:
-            epochs += 1
-            shortest = min(figures.seconds, shortest or figures.seconds)
+            found.epochs += 1
+            found.epoch_seconds = min(figures.seconds, found.epoch_seconds or figures.seconds)
         if not figures.rows:
             break
-    assert latest is not None
-    return Measured(
-        epochs=epochs,
-        rows=rows,
-        batches=batches,
-        seconds=spent,
-        waited_seconds=waited,
-        epoch_seconds=shortest,
-        latest=latest,
-        explained=explained,
-    )
+    return found
 
 
-def _drain(iterator: Any, seconds: float, draw: Any) -> bool:
+def _drain(iterator: Any, seconds: float, draw: Any = None) -> bool:
     """Takes batches until the time is over; returns whether the epoch ended before."""
     end = due = _CLOCK.now()
     end += seconds
@@ -112,7 +95,7 @@ def _drain(iterator: Any, seconds: float, draw: Any) -> bool:
         now = _CLOCK.now()
         if now >= end:
             return False
-        if now >= due:
+        if draw is not None and now >= due:
             due = now + REDRAW_SECONDS
             draw(iterator)
     return True
@@ -125,7 +108,7 @@ def _bare_seconds(target: Target, seconds: float) -> float | None:
     sources = [node for node in post_order(target._ready().optimised) if not node.inputs]
     if len(sources) != 1 or not isinstance(sources[0], Read):
         return None
-    return measure(Dataset(sources[0]), seconds, _nothing).epoch_seconds
+    return measure(Dataset(sources[0]), seconds, None).epoch_seconds
 
 
 def _write_report(target: Target, path: Path, seconds: float) -> None:
@@ -133,19 +116,15 @@ def _write_report(target: Target, path: Path, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder, iter(target) as iterator:
         trace = Path(folder, "trace.json")
         with iterator.trace(trace):
-            _drain(iterator, seconds, _nothing)
+            _drain(iterator, seconds)
         iterator.report(path, trace=trace if iterator.stats().rows else None)
-
-
-def _nothing(iterator: Any) -> None:
-    """Draws nothing."""
 
 
 @contextmanager
 def _screen(live: bool) -> Iterator[Any]:
     """Shows the report of an iterator while it runs."""
     if not live:
-        yield _nothing
+        yield None
         return
     text = optional("rich.text", user="arrowflow", extra="cli").Text
     with optional("rich.live", user="arrowflow", extra="cli").Live(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
 from arrowflow.cli.output import size, write_json, write_table, write_text
@@ -31,7 +30,7 @@ def run(
         if fingerprint and not entries:
             raise PlanError(f"cache info: no entry in {path} has a name that begins with {fingerprint!r}")
     if as_json:
-        write_json([_facts(entry) for entry in entries])
+        write_json([dataclasses.asdict(entry) for entry in entries])
     elif not entries and action != "clear":
         write_text(f"no finished entries in {path}")
     elif action == "info":
@@ -40,10 +39,6 @@ def run(
     else:
         _list(entries, "removed" if action == "clear" else "there are")
     return any(entry.problem for entry in entries) and action != "clear"
-
-
-def _facts(entry: CacheEntry) -> dict[str, Any]:
-    return dataclasses.asdict(entry)
 
 
 def _list(entries: Sequence[CacheEntry], verb: str) -> None:

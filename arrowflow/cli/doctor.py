@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowflow.cli.files import columns_of, dataset_of
+from arrowflow.cli.files import columns_of, dataset_of, is_target, loaded
 from arrowflow.cli.inspect import facts
 from arrowflow.cli.output import size, write_json, write_text
+from arrowflow.cli.rewrite import has_lists
 from arrowflow.cli.samples import MIB, Sample, group_rows, sample_of, sound_group_rows, target_of
-from arrowflow.cli.targets import is_target, loaded
 from arrowflow.dataset import Dataset
 from arrowflow.errors import ArrowflowError, PlanError, counted
 from arrowflow.ops.sources.files.read import Read
@@ -50,6 +49,8 @@ MOST_FILTERS: Final = 4
 TEXTS: Final = frozenset(("csv", "json"))
 COLUMNAR: Final = frozenset(("parquet", "ipc", "orc"))
 SLOW_CODECS: Final = frozenset(("GZIP", "BROTLI", "ZSTD"))
+TOLD: Final = ("name", "text", "cost", "gain", "filtered_gain", "growth")
+"""The attributes of a finding that its JSON has."""
 USUAL_ENCODINGS: Final = frozenset(("PLAIN", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "RLE", "BIT_PACKED"))
 
 
@@ -114,7 +115,6 @@ def _examined(words: Sequence[str], source: Read) -> dict[str, Any]:
     found = facts(source)
     sample = sample_of(source, found)
     findings = list(_candidates(source, found, sample))
-    kept: list[Finding] = []
     if sample is not None:
         with tempfile.TemporaryDirectory(prefix="arrowflow-doctor-") as folder:
             for number, finding in enumerate(findings):
@@ -131,7 +131,7 @@ def _examined(words: Sequence[str], source: Read) -> dict[str, Any]:
         "rows": found["rows"],
         "sample_rows": None if sample is None else sample.rows,
         "sample_seconds": tried and list(tried),
-        "findings": [_as_json(each) for each in kept],
+        "findings": [{name: getattr(each, name) for name in TOLD} for each in kept],
         "gain": tried and _gain(*tried),
         "cure": _command(words, cure, found) if cure else None,
     }
@@ -145,22 +145,16 @@ def _try(finding: Finding, sample: Sample, folder: Path, row_bytes: float) -> No
         finding.growth = num_bytes / (row_bytes * sample.rows)
     before, after = sample.compared(written)
     finding.gain = _gain(before, after)
-    finding.filtered_gain = _filtered_gain(sample, written, finding.filters)
-
-
-def _gain(before: float, after: float) -> float:
-    return before / after if abs(before - after) >= NOISE_SECONDS else 1.0
-
-
-def _filtered_gain(sample: Sample, written: Dataset, filters: Sequence[str]) -> float | None:
-    found = []
-    for name in filters:
+    for name in finding.filters:
         least = sample.greatest_tenth(name)
         if least is not None:
             with suppress(ArrowflowError):  # a type that filters do not compare
                 before, after = sample.compared(written, above=(name, least))
-                found.append(before / after)
-    return max(found, default=None)
+                finding.filtered_gain = max(finding.filtered_gain or 0.0, before / after)
+
+
+def _gain(before: float, after: float) -> float:
+    return before / after if abs(before - after) >= NOISE_SECONDS else 1.0
 
 
 # ---------------------------------------------------------------- what may cost speed
@@ -259,18 +253,11 @@ def _of_columns(source: Read, found: Mapping[str, Any]) -> Iterator[Finding]:
 def _of_lists(source: Read, sample: Sample) -> Iterator[Finding]:
     """Yields columns of lists that all have one size, in the sample: as fixed-size lists they are tensors."""
     assert source.schema is not None
-    names = [
-        each.name
-        for each in source.schema
-        if pa.types.is_list(each.type) or pa.types.is_large_list(each.type)
-    ]
-    sizes: dict[str, set[int | None]] = {name: set() for name in names}
-    for batch in sample.dataset.select([pc.field(name) for name in names]) if names else ():
-        for name in names:
-            sizes[name] |= set(pc.unique(pc.list_value_length(batch[name])).to_pylist())
-    fixed = {name: found.copy().pop() for name, found in sizes.items() if len(found) == 1}
-    for name, count in fixed.items():
-        if count:
+    names = [each.name for each in source.schema if has_lists(each.type)]
+    rows = sample.dataset.select([pc.field(name) for name in names]).to_table() if names else {}
+    for name in names:
+        count, *others = pc.unique(pc.list_value_length(rows[name])).to_pylist()
+        if count and not others:
             yield Finding(
                 name="fixed-size-lists",
                 text=f"all lists of {name!r} in the sample have {counted(count, 'value')}",
@@ -312,11 +299,6 @@ def _command(sources: Sequence[str], cure: Mapping[str, Any], found: Mapping[str
     for text in cure.get("fixed", ()):
         words += ["--fixed", text]
     return shlex.join(words)
-
-
-def _as_json(finding: Finding) -> dict[str, Any]:
-    names = ("name", "text", "cost", "gain", "filtered_gain", "growth")
-    return {name: getattr(finding, name) for name in names}
 
 
 def _show(report: Mapping[str, Any]) -> None:

@@ -1,13 +1,17 @@
-"""The files that the paths of a command line mean, and their format."""
+"""What a command line names: files, with their format, or a dataset or loader as `module:name`."""
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from arrowflow.dataset import Dataset
-from arrowflow.errors import PlanError, shown
+from arrowflow.errors import PlanError, closest, said, shown
 from arrowflow.formats import FORMATS, known_names
+from arrowflow.loaders.base import Loader
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.list_files import ANY_SUFFIX
 from arrowflow.ops.sources.read_files import IMAGE_SUFFIXES
@@ -15,6 +19,8 @@ from arrowflow.plan.file_source import FileSource
 from arrowflow.plan.walk import post_order
 from arrowflow.sources import read, read_delta, read_iceberg, read_images, read_lance
 from arrowflow.storage import lake_of, resolve
+
+Target = Dataset | Loader[object]
 
 TABLES: Final[dict[str, tuple[str, Callable[[str], Dataset]]]] = {
     "delta": ("Delta Lake", read_delta),
@@ -27,12 +33,7 @@ IMAGES: Final = "images"
 
 
 def dataset_of(operator: str, paths: Sequence[str], format: str | None) -> Dataset:
-    """Returns the dataset of some paths.
-
-    Args:
-        operator: The command, for messages.
-        paths: The paths.
-        format: Name of the format; by default the endings of the paths, or of the files in a folder, tell it.
+    """Returns the dataset of some paths. By default their endings, or those of the files in a folder, tell the format.
 
     Raises:
         PlanError: The format is not known, or the files have several formats.
@@ -109,3 +110,57 @@ def _told(path: str) -> str | None:
         if name.endswith((f".{format}", *filter(None, known.suffixes))):
             return format
     return IMAGES if name.endswith(IMAGE_SUFFIXES) else None
+
+
+# ---------------------------------------------------------------- objects of modules
+
+
+def is_target(text: str) -> bool:
+    """Returns whether a text names an object of a module, and no path or URL.
+
+    Examples:
+        >>> is_target("train:dataset"), is_target("s3://bucket/train"), is_target("data/a.parquet")
+        (True, False, False)
+    """
+    module, mark, name = text.partition(":")
+    dotted = [*module.split("."), *name.split(".")]
+    return bool(mark) and all(part.isidentifier() for part in dotted)
+
+
+def loaded(operator: str, text: str) -> Target:
+    """Imports a module, with modules of the current folder, and returns its dataset or loader.
+
+    A function is called without arguments, and returns it.
+
+    Raises:
+        PlanError: There is no such module or name, or it is something else.
+    """
+    if not is_target(text):
+        raise PlanError(
+            f"{operator}: expected module:name, such as train:dataset, got {shown(text)}; write `a.b` for `a/b.py`"
+        )
+    module, _, path = text.partition(":")
+    folder = os.getcwd()  # noqa: PTH109  (an entry of `sys.path` is a text)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: object = importlib.import_module(module)
+    except Exception as error:
+        raise PlanError(f"{operator}: the module {module!r} cannot be imported ({said(error)})") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            known = [each for each in vars(found) if not each.startswith("_")] if path else []
+            raise PlanError(f"{operator}: {module!r} has no {path!r}; {closest(name, known, kind='names')}")
+        found = getattr(found, name)
+    if callable(found) and not isinstance(found, Dataset | Loader):
+        try:
+            found = found()
+        except Exception as error:
+            raise PlanError(
+                f"{operator}: {text}(), called without arguments, raised {said(error)}"
+            ) from error
+    if not isinstance(found, Dataset | Loader):
+        raise PlanError(
+            f"{operator}: {text} is no Dataset and no loader, and returns none, but {type(found).__name__}"
+        )
+    return found

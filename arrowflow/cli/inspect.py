@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -10,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.cli.files import dataset_of, source_of
-from arrowflow.cli.layout import ColumnLayout, layout_of
 from arrowflow.cli.output import size, write_json, write_table, write_text
 from arrowflow.errors import counted
+from arrowflow.formats import Footer
 from arrowflow.formats.offsets import has_same_values
 from arrowflow.formats.protocol import footer_of
 from arrowflow.formats.types import widens
@@ -22,16 +23,64 @@ from arrowflow.ops.sources.read_lance import ReadLance
 from arrowflow.plan.file_source import FileSource
 from arrowflow.storage import File
 
+TITLES: Final = ("column", "type", "tensor", "codec", "encodings", "bounds", "page index", "stored", "ratio")
+"""The columns of the table; the first two are always there, the others where there is something to show."""
+_LEVELS: Final = frozenset(("RLE", "BIT_PACKED"))
+"""Encodings of levels, which nearly every column has beside that of its values."""
+
 MAX_LAYOUTS: Final = 64
 """The most files whose column chunks are looked at, each of which takes 5 µs. Sizes and rows are those of all files."""
 
 
-class FileFacts(NamedTuple):
-    """The facts of one file's footer.
+@dataclass(slots=True, kw_only=True)
+class ColumnLayout:
+    """How one column is stored in some row groups.
 
     Attributes:
-        rows: The rows of each split.
-        bytes: The decoded bytes of each split, as the footer announces them.
+        codecs: Names of compressions.
+        encodings: Names of encodings, without those of levels.
+        chunks: Column chunks, of all leaves.
+        with_bounds: Those of them that have the least and the greatest value.
+        with_page_index: Those of them that have a page index.
+        stored_bytes: Their bytes in the file.
+        values_bytes: Their bytes before compression.
+    """
+
+    codecs: set[str] = field(default_factory=set)
+    encodings: set[str] = field(default_factory=set)
+    chunks: int = 0
+    with_bounds: int = 0
+    with_page_index: int = 0
+    stored_bytes: int = 0
+    values_bytes: int = 0
+
+    def add(self, chunk: Any) -> None:
+        """Takes pyarrow's metadata of a column chunk."""
+        self.codecs.add(chunk.compression)
+        self.encodings.update(chunk.encodings)
+        self.chunks += 1
+        self.with_bounds += bool(chunk.is_stats_set and chunk.statistics.has_min_max)
+        self.with_page_index += bool(chunk.has_offset_index)
+        self.stored_bytes += chunk.total_compressed_size
+        self.values_bytes += chunk.total_uncompressed_size
+
+    def merge(self, other: ColumnLayout) -> None:
+        """Takes the figures of other row groups."""
+        self.codecs |= other.codecs
+        self.encodings |= other.encodings
+        for name in ("chunks", "with_bounds", "with_page_index", "stored_bytes", "values_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def value_encodings(self) -> list[str]:
+        """The encodings of values, sorted; that of booleans may be one of levels, too."""
+        return sorted(self.encodings - _LEVELS) or sorted(self.encodings)
+
+
+class FileFacts(NamedTuple):
+    """The facts of one file's footer: rows and decoded bytes of each split, as the footer announces them, and more.
+
+    Attributes:
         has_columns: Whether it has the columns of the first file, with the same types.
         has_types: Whether it has_columns, or those of them that are read have types that the reader takes, whatever the values.
         compressed: The record batches that are compressed, if it is an IPC file.
@@ -64,7 +113,7 @@ def _whole(source: FileSource) -> dict[str, Any]:
         "rows": source.count_rows(()),
         "bytes": None if sizes is None else sum(sizes),
         "file_bytes": None if sizes is None else _spread(sizes),
-        "columns": [_column(field, None) for field in source.schema],
+        "columns": [_column(each, None) for each in source.schema],
     }
 
 
@@ -96,7 +145,7 @@ def facts(source: Read) -> dict[str, Any]:
         "files_with_other_columns": sum(not file.has_columns for file in files),
         "files_with_other_types": sum(not file.has_types for file in files),
         "files_looked_into": sum(bool(file.layout) for file in files),
-        "columns": [_column(field, layouts.get(field.name)) for field in source.schema],
+        "columns": [_column(each, layouts.get(each.name)) for each in source.schema],
     }
 
 
@@ -114,11 +163,27 @@ def _facts(source: Read, file: File, with_layout: bool) -> FileFacts:
     )
 
 
+def layout_of(footer: Footer) -> dict[str, ColumnLayout]:
+    """Returns how a Parquet file stores each column.
+
+    Raises:
+        SourceError: The footer is corrupt.
+    """
+    details = footer.details
+    found: dict[str, ColumnLayout] = {}
+    for split in footer.splits:
+        group = details.row_groups[split.index]
+        for name, (first, end) in details.leaves.items():
+            for leaf in range(first, end):
+                found.setdefault(name, ColumnLayout()).add(group.column(leaf))
+    return found
+
+
 def _has_types(source: Read, found: pa.Schema) -> bool:
     assert source.schema is not None
-    wanted = {field.name: field.type for field in source.schema}
+    wanted = {each.name: each.type for each in source.schema}
     takes = widens if source.leniency["widen"] else has_same_values
-    return all(takes(field.type, wanted[field.name]) for field in found if field.name in wanted)
+    return all(takes(each.type, wanted[each.name]) for each in found if each.name in wanted)
 
 
 def _spread(values: Sequence[int]) -> dict[str, int]:
@@ -127,9 +192,9 @@ def _spread(values: Sequence[int]) -> dict[str, int]:
     return {"least": min(values), "median": int(np.median(values)), "most": max(values)}
 
 
-def _column(field: pa.Field, layout: ColumnLayout | None) -> dict[str, Any]:
-    shape = tensor_shape(field.type)
-    found: dict[str, Any] = {"name": field.name, "type": str(field.type)}
+def _column(column: pa.Field, layout: ColumnLayout | None) -> dict[str, Any]:
+    shape = tensor_shape(column.type)
+    found: dict[str, Any] = {"name": column.name, "type": str(column.type)}
     if shape:
         found["tensor_shape"] = list(shape)
     if layout is not None:
@@ -187,15 +252,10 @@ def _show(found: dict[str, Any]) -> None:
     with_layout = found.get("files_looked_into", 0)
     if with_layout and with_layout < found["files"]:
         write_text(f"the table is about {counted(found['files_looked_into'], 'file')}, evenly spread")
-    columns = found["columns"]
-    header = ["column", "type", "tensor"]
-    if with_layout:
-        header += ["codec", "encodings", "bounds", "page index", "stored", "ratio"]
-    rows = [_cells(column)[: len(header)] for column in columns]
-    if not any("tensor_shape" in column for column in columns):
-        header.remove("tensor")
-        rows = [[*cells[:2], *cells[3:]] for cells in rows]
-    write_table(header, rows, numbers=("stored", "ratio"))
+    rows = list(map(_cells, found["columns"]))
+    header = [title for title in TITLES if title in TITLES[:2] or any(title in row for row in rows)]
+    cells = [[row.get(title, "") for title in header] for row in rows]
+    write_table(header, cells, numbers=("stored", "ratio"))
 
 
 def _between(spread: dict[str, int], shown: Any) -> str:
@@ -203,21 +263,22 @@ def _between(spread: dict[str, int], shown: Any) -> str:
     return least if least == most else f"{least} to {most}, median {median}"
 
 
-def _cells(column: dict[str, Any]) -> list[str]:
-    shape = column.get("tensor_shape", ())
-    cells = [column["name"], column["type"], ", ".join(map(str, shape))]
-    if "codecs" not in column:
-        return [*cells, *[""] * 6]
-    stored = column["stored_bytes"]
-    return [
-        *cells,
-        ", ".join(column["codecs"]).lower(),
-        ", ".join(column["encodings"]).lower(),
-        _part(column["bounds"]),
-        _part(column["page_index"]),
-        size(stored),
-        f"{column['values_bytes'] / stored:.1f}" if stored else "",
-    ]
+def _cells(column: dict[str, Any]) -> dict[str, str]:
+    """Returns the cells that a column has, by their titles."""
+    found = {"column": column["name"], "type": column["type"]}
+    if "tensor_shape" in column:
+        found["tensor"] = ", ".join(map(str, column["tensor_shape"]))
+    if "codecs" in column:
+        stored = column["stored_bytes"]
+        found |= {
+            "codec": ", ".join(column["codecs"]).lower(),
+            "encodings": ", ".join(column["encodings"]).lower(),
+            "bounds": _part(column["bounds"]),
+            "page index": _part(column["page_index"]),
+            "stored": size(stored),
+            "ratio": f"{column['values_bytes'] / stored:.1f}" if stored else "",
+        }
+    return found
 
 
 def _part(share: float) -> str:

@@ -31,13 +31,7 @@ def write_text(*lines: str) -> None:
 
 
 def write_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-    """Writes a table.
-
-    Args:
-        header: The names of its columns.
-        rows: The cells of each row.
-        numbers: The columns whose cells stand at the right.
-    """
+    """Writes a table. The cells of the columns named as `numbers` stand at the right."""
     table = optional("rich.table", user="arrowflow", extra="cli").Table(
         box=optional("rich.box", user="arrowflow", extra="cli").SIMPLE_HEAD, pad_edge=False, show_edge=False
     )

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -81,14 +82,16 @@ def run(
         filesystem=None,
         overwrite=overwrite,
     )
-    with _options_named():
+    try:
         writer.check()
         if sort:
             dataset = _sorted(dataset, sort)
         local = writer.shards.target if isinstance(writer.shards.target, LocalFolder) else None
         if local is not None and not partition_by:
-            what = [_identity(files), to, shard_rows, options, list(sort), list(fixed)]
-            written = _Job(local, what, dataset, rows, shard_rows, to, options).run()
+            identity = [[file.path, file.size, file.mtime_ns] for file in files.files]
+            what = [identity, to, shard_rows, options, list(sort), list(fixed)]
+            hidden = Path(local.path).with_name(_prefix(Path(local.path)) + _digest(what))
+            written = _Job(local, hidden, dataset, rows, shard_rows, to, options).run()
         else:
             if local is not None:
                 _sweep(Path(local.path), None)
@@ -98,6 +101,10 @@ def run(
                 target, shard_rows=shard_rows, overwrite=overwrite, **options
             )
             written = (len(found.files), found.num_rows, found.num_bytes)
+    except WriteError as error:  # advice names the option of the command, and not the argument of the writer
+        words = str(error.args[0]).replace("overwrite=True", "--overwrite")
+        error.args = (words.replace("partition_by", "--partition-by"),)
+        raise
     facts = dict(zip(("files", "rows", "bytes"), written, strict=True))
     if as_json:
         write_json({"path": target, **facts})
@@ -142,10 +149,15 @@ def with_lists(dataset: Dataset, fixed: Sequence[str]) -> Dataset:
         if index < 0:
             raise PlanError(f"rewrite: unknown column {name!r}; {closest(name, dataset.schema.names)}")
         type = dataset.schema.field(index).type
-        if not (pa.types.is_list(type) or pa.types.is_large_list(type)):
+        if not has_lists(type):
             raise PlanError(f"rewrite: column {name!r} has no lists, but {type}")
         types[name] = pa.list_(type.value_type, int(number))
     return dataset.cast(types) if types else dataset
+
+
+def has_lists(type: pa.DataType) -> bool:
+    """Returns whether a type is one of lists of any length."""
+    return bool(pa.types.is_list(type) or pa.types.is_large_list(type))
 
 
 def _sorted(dataset: Dataset, names: Sequence[str]) -> Dataset:
@@ -188,52 +200,31 @@ def _check_apart(source: str, place: Path | None, files: Read) -> None:
         )
 
 
-@contextmanager
-def _options_named() -> Iterator[None]:
-    """Makes advice of the writers name the option of the command, and not their argument."""
-    try:
-        yield
-    except WriteError as error:
-        words = str(error.args[0]).replace("overwrite=True", "--overwrite")
-        error.args = (words.replace("partition_by", "--partition-by"),)
-        raise
-
-
-def _identity(files: Read) -> list[list[Any]]:
-    return [[file.path, file.size, file.mtime_ns] for file in files.files]
-
-
+@dataclass(slots=True)
 class _Job:
     """One rewrite into a local folder.
 
-    Args:
-        target: The target.
-        what: All that decides its content, as JSON values.
+    Attributes:
+        target: The folder.
+        hidden: The folder beside it for what is whole. All that decides its content decides its name.
         dataset: The rows, in their order.
         rows: Their number.
-        shard_rows: The rows of a shard.
+        shard_rows: Those of a shard.
         to: The format.
         options: Further arguments of the writer.
     """
 
-    def __init__(
-        self,
-        target: LocalFolder,
-        what: list[Any],
-        dataset: Dataset,
-        rows: int,
-        shard_rows: int,
-        to: str,
-        options: dict[str, Any],
-    ) -> None:
-        self._target = target
-        self._hidden = Path(target.path).with_name(_prefix(Path(target.path)) + _digest(what))
-        self._data = self._hidden / "data"
-        self._dataset = dataset
-        self._rows = rows
-        self._shard_rows = shard_rows
-        self._to = to
-        self._options = options
+    target: LocalFolder
+    hidden: Path
+    dataset: Dataset
+    rows: int
+    shard_rows: int
+    to: str
+    options: dict[str, Any]
+
+    @property
+    def data(self) -> Path:
+        return self.hidden / "data"
 
     def run(self) -> tuple[int, int, int]:
         """Writes what is missing, and gives the folder its name; returns files, rows and bytes.
@@ -241,28 +232,28 @@ class _Job:
         Raises:
             WriteError: Another process does the same, or the target is taken.
         """
-        with explained("rewrite", self._target):
-            self._target.prepare()
-            _sweep(Path(self._target.path), self._hidden)
-            self._data.mkdir(parents=True, exist_ok=True)
-            held = claim(self._hidden / "lock")
+        with explained("rewrite", self.target):
+            self.target.prepare()
+            _sweep(Path(self.target.path), self.hidden)
+            self.data.mkdir(parents=True, exist_ok=True)
+            held = claim(self.hidden / "lock")
             if held is None:
                 raise WriteError("another process rewrites the same source to this place; wait for it")
-            starts = range(0, max(1, self._rows), self._shard_rows)
-            suffix = KINDS[self._to].suffix
-            files = [self._data / f"part-{number:05}{suffix}" for number in range(len(starts))]
+            starts = range(0, max(1, self.rows), self.shard_rows)
+            suffix = KINDS[self.to].suffix
+            files = [self.data / f"part-{number:05}{suffix}" for number in range(len(starts))]
             try:
                 self._write_all(files, starts)
                 num_bytes = sum(file.stat().st_size for file in files)
-                self._target.take(self._data)
+                self.target.take(self.data)
             except BaseException:
-                self._target.discard()
+                self.target.discard()
                 self._keep(files)
                 raise
             finally:
                 held.release()
-            shutil.rmtree(self._hidden, ignore_errors=True)
-        return len(files), self._rows, num_bytes
+            shutil.rmtree(self.hidden, ignore_errors=True)
+        return len(files), self.rows, num_bytes
 
     def _keep(self, files: list[Path]) -> None:
         """Says that the same command goes on behind the whole shards; without any, nothing stays."""
@@ -271,37 +262,38 @@ class _Job:
             sys.stderr.write(
                 printable(
                     f"{whole} of {counted(len(files), 'file')} are whole: the same command goes on behind them; "
-                    f"to give up, delete {str(self._hidden)!r}\n"
+                    f"to give up, delete {str(self.hidden)!r}\n"
                 )
             )
         else:
-            shutil.rmtree(self._hidden, ignore_errors=True)
+            shutil.rmtree(self.hidden, ignore_errors=True)
 
     def _write_all(self, files: list[Path], starts: Sequence[int]) -> None:
-        with _bar(self._rows) as advance:
+        with _bar(self.rows) as advance:
 
             def write(file: Path, start: int) -> None:
-                rows = min(self._shard_rows, self._rows - start)
+                rows = min(self.shard_rows, self.rows - start)
                 if not file.exists():
                     self._write(file, start, rows)
                 advance(rows)
 
             # An encoder has one thread: for each core one shard is in the making.
-            together([partial(write, *each) for each in zip(files, starts, strict=True)], _cores())
+            cores = Options.of_environment().resolved().cpu_budget
+            together([partial(write, *each) for each in zip(files, starts, strict=True)], cores)
 
     def _write(self, file: Path, start: int, rows: int) -> None:
         """Writes one shard. It gets its name once it is whole and on the disk."""
-        part = self._dataset.skip(start).take(rows)
-        folder = self._hidden / file.stem
-        written = getattr(part, f"write_{self._to}")(
-            folder, shard_rows=self._shard_rows, overwrite=True, **self._options
+        part = self.dataset.skip(start).take(rows)
+        folder = self.hidden / file.stem
+        written = getattr(part, f"write_{self.to}")(
+            folder, shard_rows=self.shard_rows, overwrite=True, **self.options
         )
         if written.num_rows != rows or len(written.files) != 1:
             raise WriteError(
                 f"expected {rows:,} rows from row {start:,} on, found {written.num_rows:,}: the source changed"
-            ).locate(operator="rewrite", file=self._target.path)
+            ).locate(operator="rewrite", file=self.target.path)
         Path(written.files[0]).rename(file)
-        flush(self._data)
+        flush(self.data)
 
 
 def _prefix(target: Path) -> str:
@@ -321,10 +313,6 @@ def _sweep(target: Path, own: Path | None) -> None:
 
 def _digest(what: Any) -> str:
     return hashlib.blake2b(json.dumps(what).encode(), digest_size=8).hexdigest()
-
-
-def _cores() -> int:
-    return Options.of_environment().resolved().cpu_budget
 
 
 @contextmanager

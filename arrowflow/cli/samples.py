@@ -37,16 +37,12 @@ class Sample:
     """The first rows of a source.
 
     Attributes:
-        source: The source.
-        dataset: The rows.
-        rows: Their number.
-        files: The files that hold them.
+        files: How many files hold them.
         group_rows: The rows of a row group to write.
         to: The format to write.
         compression: The codec to write, which is that of the files, as far as there is one.
     """
 
-    source: Read
     dataset: Dataset
     rows: int
     files: int
@@ -125,7 +121,6 @@ def sample_of(source: Read, found: Mapping[str, Any]) -> Sample | None:
     # As fields: a name such as `^x` would be a pattern.
     names = [pc.field(name) for name in source.schema.names if name in source.first.schema.names]
     return Sample(
-        source=source,
         dataset=read(paths, format=source.format, partitioning=None).select(names).take(rows),
         rows=rows,
         files=len(paths),

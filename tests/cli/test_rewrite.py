@@ -79,7 +79,7 @@ def test_a_broken_rewrite_shows_nothing_and_goes_on(
         calls.append(start)
         if len(calls) == 3:
             if after:
-                job._dataset.skip(start).take(rows).write_parquet(job._hidden / file.stem)
+                job.dataset.skip(start).take(rows).write_parquet(job.hidden / file.stem)
             raise KeyboardInterrupt
         whole(job, file, start, rows)
 
