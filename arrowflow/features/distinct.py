@@ -49,12 +49,9 @@ class Counts:
     def merge(self, other: Counts) -> None:
         """Adds the values of another part."""
         for counted in ([] if other.frame is None else [other.frame]) + other.pending:
-            self._take(counted)
-
-    def _take(self, counted: pl.DataFrame) -> None:
-        self.pending.append(counted)
-        if sum(map(len, self.pending)) > _PENDING_ROWS:
-            self.joined()
+            self.pending.append(counted)
+            if sum(map(len, self.pending)) > _PENDING_ROWS:
+                self.joined()
 
     def joined(self) -> pl.DataFrame:
         """Returns values and counts: the most frequent value first, and equally frequent ones by value."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -45,12 +45,12 @@ class Column:
 
     def without_rows(self) -> Column:
         """Returns a column of which the same is asked for."""
-        return Column(
-            buckets=self.buckets,
-            most=self.most,
-            quantiles=None if self.quantiles is None else Quantiles(),
-            counts=None if self.counts is None else Counts(self.counts.column),
-            distinct=None if self.distinct is None else Distinct(),
+        return replace(
+            self,
+            moments=Moments(),
+            quantiles=self.quantiles and Quantiles(),
+            counts=self.counts and Counts(self.counts.column),
+            distinct=self.distinct and Distinct(),
         )
 
     def add(self, values: pa.Array) -> None:

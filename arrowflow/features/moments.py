@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -66,14 +66,7 @@ class Moments:
     def to_json(self) -> dict[str, Any]:
         """Returns it as JSON has it, without infinities."""
         some = self.least <= self.greatest  # of numbers
-        return {
-            "count": self.count,
-            "missing": self.missing,
-            "mean": self.mean,
-            "squares": self.squares,
-            "least": self.least if some else None,
-            "greatest": self.greatest if some else None,
-        }
+        return asdict(self) | ({} if some else {"least": None, "greatest": None})
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:

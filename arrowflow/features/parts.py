@@ -25,20 +25,15 @@ _TYPES: Final = {np.dtype(np.float64): pa.float64(), np.dtype(np.uint64): pa.uin
 
 def part_schema(columns: Columns, schema: pa.Schema) -> pa.Schema:
     """Returns the lists of a part, for batches with a schema."""
-    types = [
-        type for name, column in columns.items() for type in _list_types(column, schema.field(name).type)
-    ]
+    types: list[pa.DataType] = []
+    for name, column in columns.items():
+        type = schema.field(name).type
+        types += [pa.float64()] * (1 if column.quantiles is None else 3)
+        if column.counts is not None:
+            types += [type if pa.types.is_integer(type) else pa.string(), pa.int64()]
+        if column.distinct is not None:
+            types.append(pa.uint64())
     return pa.schema([(str(place), pa.list_(type)) for place, type in enumerate(types)])
-
-
-def _list_types(column: Column, type: pa.DataType) -> Iterator[pa.DataType]:
-    yield pa.float64()
-    if column.quantiles is not None:
-        yield from (pa.float64(), pa.float64())
-    if column.counts is not None:
-        yield from (type if pa.types.is_integer(type) else pa.string(), pa.int64())
-    if column.distinct is not None:
-        yield pa.uint64()
 
 
 def batch_rows(columns: Columns) -> int:
