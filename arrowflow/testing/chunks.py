@@ -81,14 +81,13 @@ class Chunks(DealtSource):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task per split."""
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: ChunksKernel(self.of_epoch(context.epoch).splits),
-                position=Shape(tuple[int, int]),
-            ),
+        spec = KernelSpec(
+            operator=self.name,
+            kind="source",
+            make=lambda context: ChunksKernel(self.of_epoch(context.epoch).splits),
+            position=Shape(tuple[int, int]),
         )
+        return (spec,)
 
 
 class ChunksKernel(SourceKernel):

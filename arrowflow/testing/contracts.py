@@ -89,7 +89,10 @@ def check_dataset(make: Make, *, epochs_differ: bool = False, in_full: bool = IN
     """Checks all contracts of a dataset: resume, some forged states, pickling, declared schema and counts, and epochs."""
     check_declared(make())
     check_resume(make, in_full=in_full)
-    check_forged(make, _state_in_the_middle(make()), stride=3 if in_full else 7)
+    with iter(make()) as iterator:
+        list(itertools.islice(iterator, 2))
+        middle = _stored(iterator)
+    check_forged(make, middle, stride=3 if in_full else 7)
     check_pickles(make)
     check_epochs(make, differ=epochs_differ)
 
@@ -193,10 +196,18 @@ def check_resume(make: Make, *, epoch: int = 0, in_full: bool = IN_FULL) -> None
     dataset reads the rest of the epoch. On its way it takes another state after a step or two, from which the rest is
     read to the end, too. A state taken after the end goes on with the next epoch.
     """
-    whole, states = _deliver_with_states(make(), epoch)
-    for step in range(len(states)) if in_full else _a_few(len(states)):
+    with iter(make()) as iterator:
+        iterator.set_epoch(epoch)
+        whole, states = [], [_stored(iterator)]
+        for batch in iterator:
+            whole.append(batch)
+            states.append(_stored(iterator))
+            assert len(whole) <= MAX_BATCHES, f"more than {MAX_BATCHES} batches"
+
+    count = len(states)
+    for step in range(count) if in_full else sorted({0, count // 3, 2 * count // 3, count - 1}):
         resumed = _resumed(make(), states[step])
-        ahead = _next_batches(resumed, min(step % 3, len(whole) - step))
+        ahead = list(itertools.islice(resumed, min(step % 3, len(whole) - step)))
         again = _resumed(make(), _stored(resumed))
         assert_same_batches(ahead + _rest(resumed), whole[step:], f"resumed after batch {step}")
         assert_same_batches(
@@ -208,28 +219,6 @@ def check_resume(make: Make, *, epoch: int = 0, in_full: bool = IN_FULL) -> None
         assert not _rest(iterator), "batches after the last one"
         following = _resumed(make(), _stored(iterator))
         assert_same_batches(_rest(following), batches_of(make(), epoch=epoch + 1), "after the end")
-
-
-def _state_in_the_middle(dataset: Dataset) -> dict[str, Any]:
-    with iter(dataset) as iterator:
-        _next_batches(iterator, 2)
-        return _stored(iterator)
-
-
-def _a_few(num_states: int) -> list[int]:
-    """Returns the first and the last place, and two between them."""
-    return sorted({0, num_states // 3, 2 * num_states // 3, num_states - 1})
-
-
-def _deliver_with_states(dataset: Dataset, epoch: int) -> tuple[list[pa.RecordBatch], list[dict[str, Any]]]:
-    with iter(dataset) as iterator:
-        iterator.set_epoch(epoch)
-        whole, states = [], [_stored(iterator)]
-        for batch in iterator:
-            whole.append(batch)
-            states.append(_stored(iterator))
-            assert len(whole) <= MAX_BATCHES, f"more than {MAX_BATCHES} batches"
-    return whole, states
 
 
 def _stored(iterator: Iterator[Any]) -> dict[str, Any]:
@@ -245,13 +234,9 @@ def _resumed(dataset: Dataset, state: Mapping[str, Any]) -> Iterator[pa.RecordBa
     return iterator
 
 
-def _next_batches(iterator: Iterator[pa.RecordBatch], count: int) -> list[pa.RecordBatch]:
-    return list(itertools.islice(iterator, count))
-
-
 def _rest(iterator: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Returns the batches up to the end of the epoch."""
-    batches = _next_batches(iterator, MAX_BATCHES + 1)
+    batches = list(itertools.islice(iterator, MAX_BATCHES + 1))
     assert len(batches) <= MAX_BATCHES, f"more than {MAX_BATCHES} batches"
     return batches
 

@@ -116,11 +116,12 @@ def _batches(dataset: Dataset) -> list[RowDicts]:
     padded = any(isinstance(node, PaddedBatch) for node in post_order(dataset._plan))
     with iter(dataset) as run:
         run.set_epoch(0)
-        return [[_kept(row, padded) for row in batch.to_pylist()] for batch in run]
-
-
-def _kept(row: dict[str, Any], padded: bool) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if not (padded and isinstance(value, list))}
+        batches = [batch.to_pylist() for batch in run]
+    left_out = list if padded else ()
+    return [
+        [{name: each for name, each in row.items() if not isinstance(each, left_out)} for row in rows]
+        for rows in batches
+    ]
 
 
 def _counted(batches: Sequence[RowDicts]) -> Counter[str]:
