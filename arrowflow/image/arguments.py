@@ -30,18 +30,20 @@ def checked(name: str, images: Images) -> Images:
     return images
 
 
-def per_image(name: str, argument: str, value: PerImage, count: int) -> list[float]:
-    """Returns a number for each image.
+def per_image(name: str, images: Images, argument: str, value: PerImage) -> tuple[Images, list[float]]:
+    """Returns the images, and a number for each.
 
     Raises:
-        PlanError: There is neither one number nor one for each image.
+        PlanError: As of `checked`, or there is neither one number nor one for each image.
     """
+    images = checked(name, images)
+    count = len(images)
     values = np.asarray(value, np.float64)
     if values.shape not in ((), (count,)):
         raise PlanError(
             f"image.{name}: {argument} is a number, or one for each of {count} images, got {values.shape}"
         )
-    return np.broadcast_to(values, count).tolist()
+    return images, np.broadcast_to(values, count).tolist()
 
 
 def check_range(

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from arrowflow.image.arguments import Images, PerImage, check_range, checked, per_image
+from arrowflow.image.arguments import Images, PerImage, check_range, per_image
 from arrowflow.optional import optional
 
 _LEVELS: Final = np.arange(256, dtype=np.float64)
@@ -24,8 +24,7 @@ def adjust_brightness(images: Images, delta: PerImage) -> Images:
         >>> adjust_brightness(np.array([0, 100, 250], np.uint8).reshape(1, 1, 1, 3), 0.1).ravel().tolist()
         [26, 126, 255]
     """
-    images = checked("adjust_brightness", images)
-    deltas = per_image("adjust_brightness", "delta", delta, len(images))
+    images, deltas = per_image("adjust_brightness", images, "delta", delta)
     return _mapped(images, [_table(_LEVELS + 255 * value) for value in deltas])
 
 
@@ -49,8 +48,7 @@ def adjust_contrast(images: Images, factor: PerImage) -> Images:
         >>> adjust_contrast(images, 2).ravel().tolist()
         [80, 0, 0, 120, 0, 0]
     """
-    images = checked("adjust_contrast", images)
-    factors = per_image("adjust_contrast", "factor", factor, len(images))
+    images, factors = per_image("adjust_contrast", images, "factor", factor)
     means = images.mean(axis=(1, 2)) if images.size else np.zeros((len(images), 3))
     tables = [
         np.stack([_table((_LEVELS - mean) * value + mean) for mean in each], axis=-1)
@@ -82,9 +80,8 @@ def adjust_saturation(images: Images, factor: PerImage) -> Images:
         [200, 150, 100]
     """
     cv2 = optional("cv2", user="image.adjust_saturation", extra="images")
-    images = checked("adjust_saturation", images)
+    images, factors = per_image("adjust_saturation", images, "factor", factor)
     out = np.empty_like(images)
-    factors = per_image("adjust_saturation", "factor", factor, len(images))
     for image, value, into in zip(images, factors, out, strict=True) if images.size else ():
         red, green, blue = cv2.split(image)
         largest = cv2.max(cv2.max(red, green), blue)
@@ -120,9 +117,8 @@ def adjust_hue(images: Images, delta: PerImage) -> Images:
         [0, 200, 0]
     """
     cv2 = optional("cv2", user="image.adjust_hue", extra="images")
-    images = checked("adjust_hue", images)
+    images, deltas = per_image("adjust_hue", images, "delta", delta)
     out = np.empty_like(images)
-    deltas = per_image("adjust_hue", "delta", delta, len(images))
     for image, value, into in zip(images, deltas, out, strict=True) if images.size else ():
         channels = cv2.cvtColor(image.astype(np.float32), cv2.COLOR_RGB2HSV)  # hue in degrees
         channels[..., 0] = (channels[..., 0] + 360 * value) % 360

@@ -35,9 +35,7 @@ def random_flip_left_right(images: Images, rng: np.random.Generator, probability
         >>> random_flip_left_right(images, np.random.default_rng(0), 1.0).ravel().tolist()
         [3, 4, 5, 0, 1, 2]
     """
-    return _some(
-        "random_flip_left_right", images, rng, probability, (slice(None), slice(None), slice(None, None, -1))
-    )
+    return _some("random_flip_left_right", images, rng, probability, axis=2)
 
 
 def random_flip_up_down(images: Images, rng: np.random.Generator, probability: float = 0.5) -> Images:
@@ -48,14 +46,12 @@ def random_flip_up_down(images: Images, rng: np.random.Generator, probability: f
         >>> random_flip_up_down(images, np.random.default_rng(0), 0.0).ravel().tolist()
         [0, 1, 2, 3, 4, 5]
     """
-    return _some("random_flip_up_down", images, rng, probability, (slice(None), slice(None, None, -1)))
+    return _some("random_flip_up_down", images, rng, probability, axis=1)
 
 
-def _some(
-    name: str, images: Images, rng: np.random.Generator, probability: float, flipped: tuple[slice, ...]
-) -> Images:
+def _some(name: str, images: Images, rng: np.random.Generator, probability: float, axis: int) -> Images:
     check_range(name, 0, probability, least=0, most=1)
     out = checked(name, images).copy()
     chosen = rng.random(len(images)) < probability
-    out[chosen] = images[flipped][chosen]
+    out[chosen] = np.flip(out[chosen], axis)
     return out
