@@ -170,12 +170,16 @@ class Options(Settings):
                 object.__setattr__(self, name, check_flag("Options", name, getattr(self, name)))
         for name in ("close_timeout", "retry_deadline_seconds", "hedge_seconds"):
             value = getattr(self, name)
-            if value is not None and not _is_duration(value):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and value >= 0):
                 raise PlanError(f"Options: {name} is in seconds and not negative, got {shown(value)}")
         for name in ("ram_budget", "max_chunk_bytes"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(name, getattr(self, name)))
-        object.__setattr__(self, "keep", _check_keep(self.keep))
+        keep: Any = self.keep
+        if not (keep is None or keep is False or (isinstance(keep, str) and keep == "auto")):
+            size = parse_bytes("Options: keep is 'auto', False or a size", keep)
+            object.__setattr__(self, "keep", size)
         if self.disabled_rules is not None:
             if isinstance(self.disabled_rules, str):
                 raise PlanError(
@@ -204,47 +208,32 @@ class Options(Settings):
                     raise PlanError(f"{text}; correct or unset it") from error
         return found
 
+    def _given(self) -> dict[str, Any]:
+        """Returns the fields that are set, with their values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
     def merged(self, later: Options) -> Options:
         """Returns these options with every field that `later` sets replaced by its value."""
-        changes = {
-            field.name: value
-            for field in dataclasses.fields(later)
-            if (value := getattr(later, field.name)) is not None
-        }
+        changes = later._given()
         if later.on_error is not None:  # the two belong together
             changes["quarantine"] = later.quarantine
         return dataclasses.replace(self, **changes)
 
     def resolved(self, processes: int = 1) -> ResolvedOptions:
         """Returns these options with the defaults filled in, which so many processes of this machine share."""
-        ram = available_memory_bytes() // 4 // processes if self.ram_budget is None else int(self.ram_budget)
-        return ResolvedOptions(
-            cpu_budget=self.cpu_budget or max(1, available_cpus() // processes),
-            shares_ram=self.ram_budget is None,
-            ram_budget=ram,
-            deterministic=self.deterministic is not False,
-            seed=self.seed or 0,
-            max_chunk_rows=self.max_chunk_rows,
-            max_chunk_bytes=int(self.max_chunk_bytes or MAX_CHUNK_BYTES),
-            close_timeout=CLOSE_TIMEOUT_SECONDS if self.close_timeout is None else self.close_timeout,
-            keep="auto" if self.keep is None else self.keep,  # type: ignore[arg-type]  # `__post_init__` parses
-            retries=RETRIES if self.retries is None else self.retries,
-            retry_deadline_seconds=(
-                RETRY_DEADLINE_SECONDS if self.retry_deadline_seconds is None else self.retry_deadline_seconds
-            ),
-            hedge_seconds=self.hedge_seconds,
-            autotune=self.autotune is not False,
-            progress=self.progress is True,
-            disabled_rules=tuple(self.disabled_rules or ()),
-            skip_steps=() if self.skip_steps is None else tuple(self.skip_steps.items()),  # type: ignore[arg-type]
-            on_error=self.on_error or "raise",
-            quarantine=None if self.quarantine is None else str(self.quarantine),
-        )
+        given = self._given()
+        given["skip_steps"] = tuple(given.get("skip_steps", {}).items())
+        if self.cpu_budget is None:
+            given["cpu_budget"] = max(1, available_cpus() // processes)
+        if self.ram_budget is None:
+            given["ram_budget"] = available_memory_bytes() // 4 // processes
+        return ResolvedOptions(shares_ram=self.ram_budget is None, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedOptions:
-    """`Options` without gaps: the settings of one run. The fields mean the same as in `Options`.
+    """`Options` without gaps: the settings of one run, with their defaults. The fields mean the same as in `Options`.
 
     Attributes:
         shares_ram: Whether nobody set the byte budget, so that live runs divide it among them.
@@ -254,18 +243,18 @@ class ResolvedOptions:
     cpu_budget: int
     ram_budget: int
     shares_ram: bool
-    deterministic: bool
-    seed: int
-    max_chunk_rows: int | None
-    max_chunk_bytes: int
-    close_timeout: float
-    keep: Literal["auto", False] | int
-    retries: int
-    retry_deadline_seconds: float
-    hedge_seconds: float | None
-    autotune: bool
-    progress: bool
-    disabled_rules: tuple[str, ...]
+    deterministic: bool = True
+    seed: int = 0
+    max_chunk_rows: int | None = None
+    max_chunk_bytes: int = MAX_CHUNK_BYTES
+    close_timeout: float = CLOSE_TIMEOUT_SECONDS
+    keep: Literal["auto", False] | int = "auto"
+    retries: int = RETRIES
+    retry_deadline_seconds: float = RETRY_DEADLINE_SECONDS
+    hedge_seconds: float | None = None
+    autotune: bool = True
+    progress: bool = False
+    disabled_rules: tuple[str, ...] = ()
     skip_steps: tuple[tuple[int, frozenset[int]], ...] = ()
     on_error: OnError = "raise"
     quarantine: str | None = None
@@ -284,16 +273,6 @@ def _steps(given: object) -> dict[int, frozenset[int]]:
         )
         for epoch, steps in given.items()
     }
-
-
-def _check_keep(value: Any) -> Any:
-    if value is None or value is False or (isinstance(value, str) and value == "auto"):
-        return value
-    return parse_bytes("Options: keep is 'auto', False or a size", value)
-
-
-def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def parse_bytes(name: str, value: int | str) -> int:
