@@ -30,9 +30,7 @@ VERSION = 1
 _IDENTITY = ("operators", "functions", "shape")
 _ANY_ORDER = "any_order"  # a part of the identity where deterministic=False
 _CONTENTS = "contents"  # a part of the identity where there are files; earlier states lack it
-_BORDERS = (
-    "borders"  # a part of the identity: what decides borders that mean something; earlier states may lack it
-)
+_BORDERS = "borders"  # what decides borders that mean something; earlier states may lack it
 _MOVING = ("epoch", "position", "batches")
 _PARTS: Final = {
     "epoch": int,
@@ -58,11 +56,7 @@ def digest(value: object) -> str:
         >>> digest({"count": 3})
         'efa106b9bce852db'
     """
-    return _digest_of(_text(value))
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    return _digest_of(json.dumps(value, sort_keys=True, default=str))
 
 
 def _digest_of(text: str) -> str:
@@ -268,9 +262,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     f"merge_states: state {number} is of {what} than state 0; take the states of all ranks after the same "
                     "step"
                 )
-        if (
-            lanes_in(tupled(position)) is not None
-        ):  # else each rank has a place of the plan, in chunks of its own
+        # Without lanes each rank has a place of the plan, in chunks of its own.
+        if lanes_in(tupled(position)) is not None:
             position = _merged(position, state["position"], number)
     moving = {"epoch": first["epoch"], "position": position, "batches": first["batches"]}
     return {**first, **moving, "digest": digest([first["plan"], moving])}
@@ -305,15 +298,14 @@ def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, 
     here, there = (_without_last_options(each["operators"]) for each in (expected, found))
     nodes = _identified(plan)
     effects, refused = [], ""
-    for index in range(max(len(here), len(there))):
-        mine = here[index] if index < len(here) else None
-        theirs = there[index] if index < len(there) else None
+    for index, (mine, theirs) in enumerate(itertools.zip_longest(here, there)):
         if mine == theirs:
             continue
         change = None if mine is None or theirs is None else _change(nodes[index], theirs)
         contents = found.get(_CONTENTS, {}).get(str(index))
         if mine is None or theirs is None:
-            differs = f"{_told(index, mine, 'this pipeline')}, and {_told(index, theirs, 'the pipeline of the state')}"
+            number = index + 1
+            differs = f"{_told(number, mine, 'this pipeline')}, and {_told(number, theirs, 'the pipeline of the state')}"
         else:
             differs = f"operator {index + 1}{_difference(nodes[index], mine, theirs, contents, goes_on=change is not None)}"
         error = f"the state belongs to another pipeline: {differs}"
@@ -391,10 +383,9 @@ def _compare_order(found: list[Any] | None, expected: list[Any] | None) -> None:
     if found == expected:
         return
     if found is None or expected is None:
-        here, there = ("False", "True") if found is None else ("True", "False")
         raise StateError(
-            f"the state was taken with deterministic={there}, and this pipeline runs with deterministic={here}; use the "
-            "same option"
+            f"the state was taken with deterministic={found is None}, and this pipeline runs with "
+            f"deterministic={expected is None}; use the same option"
         )
     raise StateError(
         f"with deterministic=False a state fits only the stages that it was taken with: {found} there, {expected} here; "
@@ -432,10 +423,10 @@ def _readers(plan: Node, node: Node) -> list[Node]:
 
 def _changed_functions(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
     """Returns a warning of user functions whose code has changed."""
-    changed = [key for key, code in expected.items() if found.get(key) != code]
+    changed = {key.split(":", 1)[1] for key, code in expected.items() if found.get(key) != code}
     if not changed:
         return []
-    operators = ", ".join(sorted({key.split(":", 1)[1] for key in changed}))
+    operators = ", ".join(sorted(changed))
     return [
         f"the code of a user function has changed since the state was taken, or a number, text, tuple or array that it "
         f"refers to ({operators}); rows from here on are made by the new function"
@@ -448,15 +439,13 @@ def _without_last_options(operators: Sequence[Any]) -> Sequence[Any]:
     return operators[: max(numbers, default=0)]
 
 
-def _told(index: int, operator: Any, pipeline: str) -> str:
-    number = f"operator {index + 1}"
-    return (
-        f"{pipeline} has no {number}" if operator is None else f"{number} of {pipeline} is {_shown(operator)}"
-    )
+def _told(number: int, operator: Any, pipeline: str) -> str:
+    told = f"operator {number}"
+    return f"{pipeline} has no {told}" if operator is None else f"{told} of {pipeline} is {_shown(operator)}"
 
 
 def _difference(node: Node, mine: Any, theirs: Any, contents: Any, *, goes_on: bool) -> str:
-    """Returns how an operator differs from that of a state, as the rest of a sentence.
+    """Returns how an operator, with its name and arguments, differs from that of a state, as the rest of a sentence.
 
     Args:
         node: The operator here.
@@ -466,9 +455,9 @@ def _difference(node: Node, mine: Any, theirs: Any, contents: Any, *, goes_on: b
         goes_on: Whether the state can go on in spite of it.
     """
     if mine[0] == theirs[0]:
-        files = (
-            isinstance(node, FileSource) and not goes_on and _other_files(node, mine[1], theirs[1], contents)
-        )
+        files = ""
+        if isinstance(node, FileSource) and not goes_on:
+            files = _other_files(node, mine[1], theirs[1], contents)
         if text := files or other_expressions(node, theirs[1]):
             return text
     here = node.describe() if expressions_of(node) else _shown(mine)
@@ -515,19 +504,20 @@ def check_resumable(plan: Node, chain: Chain, *, deterministic: bool) -> None:
         ).locate(operator=name)
     for node in post_order(plan):
         if not deterministic and isinstance(node, InLanes) and node.own_lanes:
-            raise StateError(
-                f"{node.name}: with deterministic=False ranks have no batches in common, so there is no state for all of "
-                "them; leave the option out"
-            ).locate(operator=node.name)
-        if node.traits.resume is Resume.NONE and node.inputs:
-            raise StateError(
-                f"{node.name}: with deterministic=False it keeps no order, so a state has no place to return to"
-            ).locate(operator=node.name)
-        if node.traits.resume is Resume.NONE:
-            raise StateError(
-                f"{node.name}: a one-shot stream cannot be read again from its start; give `from_arrow` something "
-                "that can (a table, a list of batches, a dataset), or write it to a file first"
-            ).locate(operator=node.name)
+            why = (
+                "with deterministic=False ranks have no batches in common, so there is no state for all of them; leave the "
+                "option out"
+            )
+        elif node.traits.resume is not Resume.NONE:
+            continue
+        elif node.inputs:
+            why = "with deterministic=False it keeps no order, so a state has no place to return to"
+        else:
+            why = (
+                "a one-shot stream cannot be read again from its start; give `from_arrow` something that can (a table, a "
+                "list of batches, a dataset), or write it to a file first"
+            )
+        raise StateError(f"{node.name}: {why}").locate(operator=node.name)
 
 
 def _plain(value: Any) -> Any:
