@@ -58,12 +58,7 @@ class BadRow(NamedTuple):
 
 
 class Quarantine:
-    """The part of a folder that keeps the bad rows of one operator. Any thread.
-
-    Args:
-        folder: The path or URL of the folder.
-        operator: The operator, with the name of its function.
-    """
+    """The part of a folder, or of a URL, that keeps the bad rows of one operator. Any thread."""
 
     def __init__(self, folder: str, operator: str) -> None:
         self._folder = folder
@@ -73,44 +68,33 @@ class Quarantine:
         """Writes bad rows of one part of a file."""
         first, *_ = rows
         file = without_credentials(file)
-        columns = [
-            pa.array([bad.data for bad in rows], pa.binary()),
-            pa.array([file] * len(rows), pa.string()),
-            pa.array([part] * len(rows), pa.int64()),
-            pa.array([bad.row for bad in rows], pa.int64()),
-            pa.array([1] * len(rows), pa.int64()),
-            pa.array([bad.error for bad in rows], pa.string()),
-        ]
-        name = f"{_digest(file.encode())}-{part:06d}-{first.row:09d}"
-        self._write(name, pa.record_batch(columns, schema=OF_FILES))
+        values = [(bad.data, file, part, bad.row, 1, bad.error) for bad in rows]
+        self._write(f"{_digest(file.encode())}-{part:06d}-{first.row:09d}", _batch(values, OF_FILES))
 
     def keep_part(self, file: str, part: int | None, rows: int | None, error: str) -> None:
         """Writes that a part of a file was left out, or all of it."""
         file = without_credentials(file)
-        values: list[Any] = [None, file, part, None if part is None else 0, rows, error]
-        columns = [pa.array([value], field.type) for value, field in zip(values, OF_FILES, strict=True)]
+        values = (None, file, part, None if part is None else 0, rows, error)
         name = f"{_digest(file.encode())}-{'file' if part is None else f'{part:06d}-part'}"
-        self._write(name, pa.record_batch(columns, schema=OF_FILES))
+        self._write(name, _batch([values], OF_FILES))
 
     def keep_given(self, given: pa.RecordBatch, split: int, piece: int, bad: Sequence[BadRow]) -> None:
         """Writes rows that a function was given.
 
         Rows of a window differ from epoch to epoch, so their digest is part of the name, too.
         """
-        more = [
-            pa.array([split] * len(bad), pa.int64()),
-            pa.array([piece] * len(bad), pa.int64()),
-            pa.array([each.row for each in bad], pa.int64()),
-            pa.array([each.error for each in bad], pa.string()),
-        ]
+        more = _batch([(split, piece, each.row, each.error) for each in bad], OF_FUNCTIONS)
         schema = pa.schema([*given.schema, *OF_FUNCTIONS])
         if len(set(schema.names)) < len(schema):
             raise WriteError(
                 f"the rows have a column {sorted(set(given.schema.names) & set(OF_FUNCTIONS.names))} already, which a "
                 "quarantine adds; rename it before"
             ).locate(operator=self._operator)
-        digest = _digest(_bytes_of(given))
-        rows = pa.RecordBatch.from_arrays([*given.columns, *more], schema=schema)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, given.schema) as writer:
+            writer.write_batch(given)
+        digest = _digest(sink.getvalue().to_pybytes())
+        rows = pa.RecordBatch.from_arrays([*given.columns, *more.columns], schema=schema)
         self._write(f"{split:012d}-{piece:06d}-{bad[0].row:06d}-{digest}", rows)
 
     def _write(self, name: str, rows: pa.RecordBatch) -> None:
@@ -134,16 +118,14 @@ class Quarantine:
             raise WriteError(text).locate(operator=self._operator) from error
 
 
+def _batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.record_batch(list(map(pa.array, columns, schema.types)), schema=schema)
+
+
 def _put(filesystem: Any, path: str, rows: pa.RecordBatch) -> None:
     with filesystem.open_output_stream(path) as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_batch(rows)
-
-
-def _bytes_of(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    return bytes(memoryview(sink.getvalue()))
 
 
 def _digest(data: bytes) -> str:

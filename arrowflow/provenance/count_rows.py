@@ -54,13 +54,15 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
     plans_of("count_rows", [dataset])
     bound = dataset._ready().bound
     counting = Counting(bound)
-    traced = Dataset(_traced(_deciding(bound)))
+    deciding = bound
+    while deciding.inputs and deciding.traits.one_to_one:  # up to the last operator that may drop rows
+        (deciding,) = deciding.inputs
+    traced = Dataset(_traced(deciding))
     source = next(post_order(bound))
     files = {file.path: number for number, file in enumerate(getattr(source, "files", ()))}
     if any(getattr(node, "policy", _RAISE).leaves_out for node in post_order(bound)):
-        traced = traced.with_options(
-            Options(disabled_rules=["prune_columns"])
-        )  # columns tell which rows are bad
+        # Columns tell which rows are bad.
+        traced = traced.with_options(Options(disabled_rules=["prune_columns"]))
     for batch in traced.select(list(_NAMES)):
         paths, groups, rows = (batch.column(name) for name in _NAMES)
         paths = paths.dictionary_encode()
@@ -72,13 +74,6 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
     if save is not None:
         counts.save(save)
     return counts
-
-
-def _deciding(plan: Node) -> Node:
-    """Returns a plan up to the last operator that may drop rows."""
-    while plan.inputs and plan.traits.one_to_one:
-        (plan,) = plan.inputs
-    return plan
 
 
 def _traced(plan: Node) -> Node:

@@ -48,9 +48,7 @@ def locate(dataset: Dataset, epoch: int, step: int) -> pa.Table:
         True
     """
     plans_of("locate", [dataset])
-    epoch, step = (
-        check_size("locate", name, value, least=0) for name, value in (("epoch", epoch), ("step", step))
-    )
+    epoch, step = (check_size("locate", *given, least=0) for given in (("epoch", epoch), ("step", step)))
     bound = dataset._ready().bound
     if not bound.batched:
         raise PlanError(
