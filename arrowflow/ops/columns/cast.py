@@ -11,8 +11,14 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.expr import Cast as CastStep
-from arrowflow.expr import Keep, Project, Step
-from arrowflow.ops.columns.column_program import ColumnOperator, as_text, chosen_columns, values_by_column
+from arrowflow.expr import Step
+from arrowflow.ops.columns.column_program import (
+    ColumnOperator,
+    as_text,
+    chosen_columns,
+    values_by_column,
+    with_outputs,
+)
 from arrowflow.plan.node import Node
 from arrowflow.types import arrow_type
 
@@ -50,11 +56,4 @@ class Cast(ColumnOperator):
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection."""
         types = values_by_column(self.types, schema)
-        return (
-            Project(
-                tuple(
-                    (name, CastStep(name, types[name]) if name in types else Keep(name))
-                    for name in schema.names
-                )
-            ),
-        )
+        return with_outputs(schema, {name: CastStep(name, type) for name, type in types.items()})

@@ -19,6 +19,7 @@ from arrowflow.errors import PlanError, closest, repeated, shown
 from arrowflow.expr import (
     Expr,
     Keep,
+    Output,
     Program,
     Project,
     Stack,
@@ -29,7 +30,6 @@ from arrowflow.expr import (
     expand,
     parse_expression,
 )
-from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -60,6 +60,12 @@ class ColumnOperator(Operator):
             PlanError: The operator does not fit the schema.
         """
 
+    def bound_steps(self) -> tuple[Step, ...]:
+        """Returns its steps, where the columns of its input are known."""
+        schema = self.inputs[0].schema
+        assert schema is not None
+        return self.steps(schema)
+
     def program(self, schema: pa.Schema) -> Program:
         """Returns the compiled steps."""
         try:
@@ -89,9 +95,7 @@ class ColumnOperator(Operator):
         listed: list[Step] = []
         operators: list[str] = []
         for node in reversed(run):
-            schema = node.inputs[0].schema
-            assert schema is not None
-            listed += node.steps(schema)
+            listed += node.bound_steps()
             operators += node.operators_merged()
         return Columns(listed=tuple(listed), operators=tuple(operators)).on(*run[-1].inputs)
 
@@ -107,7 +111,10 @@ class ColumnOperator(Operator):
         listed: list[Step] = []
         needed: ColumnNames = wanted
         for step in reversed(self.steps(schema)):
-            listed.append(step if isinstance(step, Where) else _narrowed(step, needed))
+            if isinstance(step, Project):
+                outputs = [output for output in step.outputs if needed is None or output[0] in needed]
+                step = Project(tuple(outputs))
+            listed.append(step)
             needed = _needed(step, needed)
         listed.reverse()
         if tuple(listed) == self.steps(schema) and len(wanted) == len(self.schema):
@@ -134,19 +141,15 @@ class ColumnOperator(Operator):
         return tuple(found)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one stateless kernel around the compiled program."""
+        """Returns one stateless kernel around the compiled program, under the names of merged operators."""
         schema = self.inputs[0].schema
         program = None if schema is None else self.program(schema)
         recycler = Recycler(options.ram_budget)  # for all epochs
-
-        def make(context: Context) -> ProgramKernel:
-            return ProgramKernel(self, program, recycler)
-
         return (
             KernelSpec(
-                operator=self.name,
+                operator="+".join(dict.fromkeys(self.operators_merged())),
                 kind="stateless",
-                make=make,
+                make=lambda context: ProgramKernel(self, program, recycler),
                 engine="numpy" if program is None else _engines(program),
                 repeats=True,
                 facts=lambda: ("compiled on the first chunk",) if program is None else _facts(program),
@@ -170,13 +173,6 @@ def _facts(program: Program) -> tuple[str, ...]:
     rest = len(passed) - _NAMES_SHOWN
     more = f" and {rest:,} more" if rest > 0 else ""
     return (*written, f"pass-through: {', '.join(passed[:_NAMES_SHOWN])}{more}")
-
-
-def _narrowed(step: Project, wanted: ColumnNames) -> Project:
-    if wanted is None:
-        return step
-    kept = tuple([output for output in step.outputs if output[0] in wanted])
-    return step if len(kept) == len(step.outputs) else Project(kept)
 
 
 def _needed(step: Step, wanted: ColumnNames) -> ColumnNames:
@@ -248,10 +244,12 @@ class Columns(ColumnOperator):
         """Returns the steps."""
         return self.listed
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the kernel under the names of the merged operators."""
-        (spec,) = ColumnOperator.lower(self, options)
-        return (dataclasses.replace(spec, operator="+".join(dict.fromkeys(self.operators))),)
+
+def with_outputs(schema: pa.Schema, outputs: Mapping[str, Output]) -> tuple[Step, ...]:
+    """Returns one projection: all columns, some of them rewritten, then the new columns."""
+    columns: dict[str, Output] = {name: Keep(name) for name in schema.names}
+    columns.update(outputs)
+    return (Project(tuple(columns.items())),)
 
 
 def check_columns(names: Sequence[str], schema: pa.Schema) -> None:
@@ -288,7 +286,7 @@ def chosen_columns(operator: str, columns: Sequence[Any]) -> tuple[Any, ...]:
     found: list[str | Expr] = []
     for entry in columns:
         listed = list(entry) if isinstance(entry, list | tuple) else [entry]
-        if not all(isinstance(one, str) or selects(one) for one in listed):
+        if not all(isinstance(one, str) or _selects(one) for one in listed):
             raise PlanError(f"{operator}: expected names of columns, got {shown(entry)}")
         found += [one if isinstance(one, str) else parse_expression(one, operator=operator) for one in listed]
     if not found:
@@ -296,7 +294,7 @@ def chosen_columns(operator: str, columns: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def selects(value: object) -> bool:
+def _selects(value: object) -> bool:
     """Returns whether a value picks columns and does nothing else: `cs.numeric()`, `pl.all()`, `pl.col("x")`."""
     return isinstance(value, pl.Expr) and value.meta.is_column_selection()
 

@@ -31,6 +31,7 @@ from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.columns.image_decoder import DRAWS, MODES, RESIZES, Draws, ImageDecoder, opencv
 from arrowflow.ops.functions.bad_results import by_row, results_specs
 from arrowflow.ops.order.source_order import bound_seed
+from arrowflow.ops.order.spans import array_of
 from arrowflow.options import OnError, ResolvedOptions, check_choice, check_flag, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Traits
@@ -217,7 +218,10 @@ class DecodeImageKernel(StatelessKernel):
                     stop, failure = row, error
                     break
                 bad[row] = str(error)
-        column = _as_lists(pixels, chunk.num_rows, decoder.shape, images)
+        height, *line = decoder.shape
+        lines = array_of(pixel_type(line), chunk.num_rows * height, pixels)
+        mask = images.is_null() if images.null_count else None
+        column = pa.FixedSizeListArray.from_arrays(lines, height, mask=mask)
         made = chunk.set_column(place, pa.field(node.column, column.type), column)
         if bad:
             made = chosen(made, np.setdiff1d(np.arange(stop), list(bad)))
@@ -251,16 +255,7 @@ def _views(images: pa.Array) -> list[memoryview | None]:
     return found
 
 
-def _as_lists(pixels: pa.Buffer, rows: int, shape: tuple[int, ...], images: pa.Array) -> pa.Array:
-    """Returns pixels as a column, null where there is no image."""
-    column = pa.Array.from_buffers(pa.uint8(), pixels.size, [None, pixels])
-    for size in shape[:0:-1]:
-        column = pa.FixedSizeListArray.from_arrays(column, size)
-    mask = images.is_null() if images.null_count else None
-    return pa.FixedSizeListArray.from_arrays(column, shape[0], mask=mask)
-
-
-def pixel_type(shape: tuple[int, ...]) -> pa.DataType:
+def pixel_type(shape: Sequence[int]) -> pa.DataType:
     """Returns the type of a column of pixels.
 
     Examples:

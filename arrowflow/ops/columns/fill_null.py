@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.expr import FillNull as FillNullStep
-from arrowflow.expr import Keep, Project, Step
+from arrowflow.expr import Step
 from arrowflow.expr.parse.tree import Literal
 from arrowflow.ops.columns.column_program import (
     ColumnOperator,
     as_text,
     chosen_columns,
     values_by_column,
+    with_outputs,
 )
 from arrowflow.plan.node import Node
 from arrowflow.types import declared_values, exact_values, is_string, is_untyped, normalise
@@ -63,21 +64,17 @@ class FillNull(ColumnOperator):
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection."""
-        named = {} if self.by_column is None else values_by_column(self.by_column, schema)
-        values = named if self.by_column is not None else self._everywhere(schema)
-        for name, value in named.items():
+        values = self._everywhere(schema) if self.by_column is None else self._by_column(schema)
+        return with_outputs(schema, {name: FillNullStep(name, value) for name, value in values.items()})
+
+    def _by_column(self, schema: pa.Schema) -> dict[str, Any]:
+        values = values_by_column(self.by_column or (), schema)
+        for name, value in values.items():
             text = isinstance(value.value if isinstance(value, Literal) else value, str)
             if not text and normalise(schema.field(name).type) == pa.string():
                 # Arrow would write the number as a text.
                 raise PlanError(f"column {name!r} holds texts, and {shown(value)} is none")
-        return (
-            Project(
-                tuple(
-                    (name, FillNullStep(name, values[name]) if name in values else Keep(name))
-                    for name in schema.names
-                )
-            ),
-        )
+        return values
 
     def _everywhere(self, schema: pa.Schema) -> dict[str, Any]:
         if is_untyped(schema):

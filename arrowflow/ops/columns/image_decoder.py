@@ -232,7 +232,6 @@ class ImageDecoder:
             )
         if not known.is_whole:
             raise DataError("the image is cut short")
-        image = None
         try:
             image = (
                 cv2.imdecode(np.frombuffer(data, np.uint8), self._flags(cv2, known)) if len(data) else None

@@ -35,8 +35,12 @@ class ExpressionOperator(ColumnOperator):
         return {"exprs": [[name, expr.digest()] for name, expr in self.exprs]}
 
     def describe(self) -> str:
-        """Returns the expressions as text."""
-        return f"{self.name}({describe_named(self.exprs)})"
+        """Returns the expressions as text; a column that passes as it is has its name alone."""
+        texts = []
+        for name, expr in self.exprs:
+            text = repr(expr if expr.column is None else expr.column)
+            texts.append(text if name is None else f"{name}={text}")
+        return f"{self.name}({', '.join(texts)})"
 
     def carrying(self, columns: Sequence[str]) -> Node:
         """Names the columns that its selectors mean, so that they mean no more."""
@@ -86,13 +90,17 @@ def given_expressions(operator: str, exprs: tuple[Any, ...], named: Mapping[str,
     if not exprs and not named:
         raise PlanError(f"{operator}: expected at least one column")
     listed = [(None, expr) for expr in parse_many(exprs, operator=operator, allow_name=True)]
-    return (*listed, *((name, _parsed(operator, value)) for name, value in named.items()))
-
-
-def _parsed(operator: str, value: Any) -> Expr:
-    if isinstance(value, bool | int | float):
-        value = pl.lit(value)
-    return parse_expression(value, operator=operator, allow_name=True)
+    values = {
+        name: pl.lit(value) if isinstance(value, bool | int | float) else value
+        for name, value in named.items()
+    }
+    return (
+        *listed,
+        *(
+            (name, parse_expression(value, operator=operator, allow_name=True))
+            for name, value in values.items()
+        ),
+    )
 
 
 def expand_named(exprs: Named, schema: pa.Schema) -> list[tuple[str, Expr]]:
@@ -101,31 +109,15 @@ def expand_named(exprs: Named, schema: pa.Schema) -> list[tuple[str, Expr]]:
     Raises:
         PlanError: A column is unknown, or an expression has no name of its own and was given none.
     """
-    outputs = []
+    outputs: list[tuple[str, Expr]] = []
     for given, expr in exprs:
         check_columns(expr.columns, schema)
         singles = expand(expr, schema)
         if given is not None and len(singles) != 1:
             raise PlanError(f"{given}={expr!r} makes {len(singles)} columns, and one keyword names one")
-        outputs += [(_name(given, single), single) for single in singles]
+        for single in singles:
+            name = single.name if given is None else given
+            if name is None:
+                raise PlanError(f"{single!r} has no name of its own; pass it by keyword, as name=…")
+            outputs.append((name, single))
     return outputs
-
-
-def _name(given: str | None, expr: Expr) -> str:
-    name = expr.name if given is None else given
-    if name is None:
-        raise PlanError(f"{expr!r} has no name of its own; pass it by keyword, as name=…")
-    return name
-
-
-def describe_named(exprs: Named) -> str:
-    """Returns expressions with their names as one text."""
-    return ", ".join(
-        _column_or_text(expr) if name is None else f"{name}={_column_or_text(expr)}" for name, expr in exprs
-    )
-
-
-def _column_or_text(expr: Expr) -> str:
-    """Returns the name of a column that passes as it is, and of other expressions the text."""
-    column = expr.column
-    return repr(expr) if column is None else repr(column)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from arrowflow.expr import Keep, Output, Project, Step
-from arrowflow.ops.columns.column_program import check_unique
+from arrowflow.expr import Step
+from arrowflow.ops.columns.column_program import check_unique, with_outputs
 from arrowflow.ops.columns.select import ExpressionOperator, expand_named
 
 
@@ -22,9 +22,6 @@ class WithColumns(ExpressionOperator):
     name: ClassVar[str] = "with_columns"
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one projection: all columns, some of them rewritten, then the new columns."""
         new = expand_named(self.exprs, schema)
         check_unique([name for name, _ in new])
-        outputs: dict[str, Output] = {name: Keep(name) for name in schema.names}
-        outputs.update(new)
-        return (Project(tuple(outputs.items())),)
+        return with_outputs(schema, dict(new))
