@@ -229,7 +229,7 @@ class Join(Operator):
         gather = KernelSpec(
             operator=self.name,
             kind="stateless",
-            make=lambda context: MatchedKernel(self),
+            make=lambda context: MatchedKernel(self, context),
             engine="numpy+arrow",
             facts=lambda: ("gather a row for each match",),
         )
@@ -250,18 +250,18 @@ def _spelled(name: str, type: pa.DataType) -> str:
     return f"pa.{text}" if pa.types.is_decimal(type) else f"pa.table(table).schema.field({name!r}).type"
 
 
-class _Lookup:
+class _JoinKernel:
     """Base of the kernels of a join.
 
     The claim on the memory of the table lies with the run: several streams of it share the table.
     """
 
-    def __init__(self, node: Join, context: Context | None = None) -> None:
+    def __init__(self, node: Join, context: Context) -> None:
         self.node = node
         self.table = node.table
         self.values = node.table.values.select(list(node.columns))
         self.schema_of = OfSchema(lambda schema: node.output_schema([schema]))
-        if context is not None and (Join, id(self.table)) not in context.run_storage:
+        if (Join, id(self.table)) not in context.run_storage:
             context.run_storage[Join, id(self.table)] = context.keep(
                 self.table.buffers(groups=not node.unique)
             )
@@ -275,22 +275,18 @@ class _Lookup:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema_of(chunk.schema))
 
 
-class JoinKernel(GatherKernel):
+class JoinKernel(_JoinKernel, GatherKernel):
     """Looks up the one row of each key."""
-
-    def __init__(self, node: Join, context: Context) -> None:
-        self._lookup = _Lookup(node, context)
 
     def gather(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the rows with what was found."""
-        lookup = self._lookup
-        lookup.schema_of(chunk.schema)
-        lookup.table.check_once()
-        rows = lookup.table.index.find(chunk)
-        if lookup.node.how == "inner":
+        self.schema_of(chunk.schema)
+        self.table.check_once()
+        rows = self.table.index.find(chunk)
+        if self.node.how == "inner":
             found = np.flatnonzero(rows != MISSING)
             chunk, rows = chosen(chunk, found), rows[found]
-        return lookup.attached(chunk, rows)
+        return self.attached(chunk, rows)
 
 
 class Matches(NamedTuple):
@@ -323,36 +319,29 @@ class Matches(NamedTuple):
         return Matches(self.chunk.slice(offset, length), self.starts[offset:stop], self.counts[offset:stop])
 
 
-class MatchKernel(StatelessKernel):
+class MatchKernel(_JoinKernel, StatelessKernel):
     """Finds the matches of each row."""
-
-    def __init__(self, node: Join, context: Context) -> None:
-        self._lookup = _Lookup(node, context)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Matches:
         """Returns the rows with their matches."""
-        lookup = self._lookup
-        lookup.schema_of(chunk.schema)
-        rows, groups = lookup.table.index.find(chunk), lookup.table.groups
+        self.schema_of(chunk.schema)
+        rows, groups = self.table.index.find(chunk), self.table.groups
         starts, counts = groups.starts.take(rows), groups.counts.take(rows)
-        if lookup.node.how == "left":
+        if self.node.how == "left":
             counts[rows == MISSING] = 1
         return Matches(chunk, starts, counts)
 
 
-class MatchedKernel(GatherKernel):
+class MatchedKernel(_JoinKernel, GatherKernel):
     """Gathers a row for each match."""
-
-    def __init__(self, node: Join) -> None:
-        self._lookup = _Lookup(node)
 
     def gather(self, chunk: Matches, origin: Origin) -> pa.RecordBatch:
         """Returns the rows."""
         starts, counts = chunk.starts, chunk.counts
         places = np.repeat(starts - (np.cumsum(counts) - counts), counts)
         places += np.arange(len(places))
-        rows = self._lookup.table.groups.rows.take(places, mode="clip")
+        rows = self.table.groups.rows.take(places, mode="clip")
         if starts.min() == MISSING:
             rows[np.repeat(starts == MISSING, counts)] = MISSING
         again = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
-        return self._lookup.attached(gathered(chunk.chunk, again), rows)
+        return self.attached(gathered(chunk.chunk, again), rows)
