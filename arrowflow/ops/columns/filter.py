@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import polars as pl
@@ -33,6 +34,8 @@ from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, Predi
 from arrowflow.options import OnError, ResolvedOptions, parallel_calls
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Traits
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,22 +160,30 @@ class FilterByKernel(StatelessKernel):
 
     def __init__(self, node: FilterBy, context: Context) -> None:
         self._policy = node.policy
-        self._function = BatchFunction(node.fn, context, node.place, format=node.format, columns=node.columns)
+        self._predicate = PredicateFunction(node, context)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
-        """Returns the kept rows."""
-        return whole(self._policy, chunk, lambda: self._kept(chunk))
+        return whole(self._policy, chunk, lambda: self._predicate(chunk, partial(kept, chunk)))
 
-    def _kept(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+
+class PredicateFunction:
+    """A user function that returns the mask of a chunk's rows."""
+
+    def __init__(self, node: PredicateOperator, context: Context) -> None:
+        self._function = BatchFunction(node.fn, context, node.place, format=node.format, columns=node.columns)
+
+    def __call__(self, chunk: pa.RecordBatch, then: Callable[[pa.BooleanArray], T]) -> T:
+        """Returns what `then` makes of the mask."""
         function = self._function
 
-        def keep(returned: list[Any]) -> pa.RecordBatch:
-            return kept(chunk, mask_of(returned.pop(), chunk.num_rows, function.what))
+        def use(returned: list[Any]) -> T:
+            return then(_mask_of(returned.pop(), chunk.num_rows, function.what))
 
-        return function.call(chunk.num_rows, function.argument(chunk), then=keep)
+        found: T = function.call(chunk.num_rows, function.argument(chunk), then=use)
+        return found
 
 
-def mask_of(result: object, num_rows: int, what: str) -> pa.BooleanArray:
+def _mask_of(result: object, num_rows: int, what: str) -> pa.BooleanArray:
     """Returns the booleans that a user's predicate returned; raises `FunctionError` where they are not one a row."""
     found: Any = result
     if isinstance(found, pl.Series):

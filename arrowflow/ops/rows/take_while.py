@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import Expr, Program, Project, compile_steps, expand, parse_expression
 from arrowflow.kernels.context import Context
+from arrowflow.kernels.gather import OfSchema
 from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.kernels.recut import recut_specs
-from arrowflow.lazy import compute as pc
 from arrowflow.ops.columns.column_program import check_columns, given_names
-from arrowflow.ops.columns.filter import mask_of
+from arrowflow.ops.columns.filter import PredicateFunction
 from arrowflow.ops.functions.function import check_function, function_name
-from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, PredicateOperator, check_format
+from arrowflow.ops.functions.invocation import BatchFormat, PredicateOperator, check_format
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Position
@@ -96,11 +96,12 @@ class TakeWhile(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
+        program = OfSchema(self.program)
         return (
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: TakeWhileKernel(Evaluation(self)),
+                make=lambda context: TakeWhileKernel(lambda chunk: program(chunk.schema).run(chunk).columns),
                 position=Shape(TakeWhilePosition),
                 engine="numpy+arrow",
             ),
@@ -120,46 +121,20 @@ class TakeWhileBy(PredicateOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces and the caller."""
+
+        def make(context: Context) -> TakeWhileKernel:
+            predicate = PredicateFunction(self, context)
+            return TakeWhileKernel(lambda chunk: predicate(chunk, lambda mask: [mask]))
+
         call = KernelSpec(
             operator=self.name,
             kind="serial",
-            make=lambda context: TakeWhileKernel(Calls(self, context)),
+            make=make,
             position=Shape(TakeWhilePosition),
             engine="python",
             facts=lambda: (f"{function_name(self.fn)}({self.format}), one call at a time, in order",),
         )
         return (*recut_specs(self), call)
-
-
-class Evaluation:
-    """Computes the masks of an expression."""
-
-    def __init__(self, node: TakeWhile) -> None:
-        self._node = node
-        schema = node.inputs[0].schema
-        self._program = None if schema is None else node.program(schema)
-
-    def __call__(self, chunk: pa.RecordBatch) -> Sequence[pa.BooleanArray]:
-        """Returns the masks of the chunk's rows, all of which have to be true."""
-        if self._program is None:
-            self._program = self._node.program(chunk.schema)
-        return self._program.run(chunk).columns
-
-
-class Calls:
-    """Computes masks by a user function."""
-
-    def __init__(self, node: TakeWhileBy, context: Context) -> None:
-        self._function = BatchFunction(node.fn, context, node.place, format=node.format, columns=node.columns)
-
-    def __call__(self, chunk: pa.RecordBatch) -> Sequence[pa.BooleanArray]:
-        """Returns the mask of the chunk's rows."""
-        function = self._function
-
-        def first_true(returned: list[Any]) -> list[pa.BooleanArray]:
-            return [mask_of(returned.pop(), chunk.num_rows, function.what)]
-
-        return function.call(chunk.num_rows, function.argument(chunk), then=first_true)
 
 
 class TakeWhilePosition(NamedTuple):
@@ -170,7 +145,11 @@ class TakeWhilePosition(NamedTuple):
 
 
 class TakeWhileKernel(StateKernel):
-    """Passes chunks on until a row's predicate is not true, then is done, which stops all work before it."""
+    """Passes chunks on until a row's predicate is not true, then is done, which stops all work before it.
+
+    Args:
+        masks: Returns masks of a chunk's rows, all of which have to be true.
+    """
 
     position = TakeWhilePosition
     state = False
@@ -193,10 +172,5 @@ class TakeWhileKernel(StateKernel):
 
 def _leading_true(mask: pa.BooleanArray) -> int:
     """Returns how many entries are true before the first one that is false or null."""
-    places = pc.indices_nonzero(mask)
-    if len(places) == len(mask):
-        return len(mask)
-    found = (
-        np.frombuffer(places.buffers()[1], np.uint64, len(places)) if len(places) else np.empty(0, np.uint64)
-    )
-    return int(np.count_nonzero(found == np.arange(len(places), dtype=np.uint64)))
+    ends = (~pl.Series(mask).fill_null(False)).arg_true()
+    return int(ends[0]) if len(ends) else len(mask)
