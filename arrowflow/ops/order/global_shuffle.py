@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -78,9 +79,7 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
         rows, above = split_source(inputs[0], _UNFIT)
         seed = bound_seed(self.seed, context)
         plan: Node = dataclasses.replace(self, seed=seed, width=row_width(rows.schema)).on(rows)
-        for node in above:
-            plan = node.on(plan)
-        return plan
+        return reduce(lambda below, node: node.on(below), above, plan)
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """It deals the places of its order, and reads its input where that lies."""
@@ -120,16 +119,21 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
                 splits=True,
                 facts=lambda: ("collect all rows where they lie, no copy",),
             ),
-            KernelSpec(
-                operator=self.name,
-                kind="reader",
-                phase="gather",
-                make=lambda context: OutputPartKernel(),
-                random=True,
-                engine="numpy+arrow",
-                facts=lambda: (f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows",),
-            ),
+            gather_spec(self.name, f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows"),
         )
+
+
+def gather_spec(operator: str, fact: str) -> KernelSpec:
+    """Returns the kernel that gathers the parts of the output; `fact` is its line in `explain`."""
+    return KernelSpec(
+        operator=operator,
+        kind="reader",
+        phase="gather",
+        make=lambda context: OutputPartKernel(),
+        random=True,
+        engine="numpy+arrow",
+        facts=lambda: (fact,),
+    )
 
 
 _UNFIT: Final = (
@@ -188,58 +192,19 @@ class WholeOrder(Order, Protocol):
         """Returns the rows at some places. Any worker, several at once."""
 
 
-class LanePlaces(NamedTuple):
-    """The places of the order that one lane fills.
-
-    Attributes:
-        num_rows: How many.
-        size: Rows of a whole batch.
-        first: Its first place in a whole batch.
-        part: Its places in a whole batch.
-        whole: Its places in all whole batches.
-        rest: Its first place in the short batch at the end.
-    """
-
-    num_rows: int
-    size: int
-    first: int
-    part: int
-    whole: int
-    rest: int
-
-    def numbers(self, start: int, stop: int) -> Places:
-        """Returns its places from number `start` to before `stop`."""
-        numbers = np.arange(start, stop, dtype=np.int64)
-        batch, place = np.divmod(numbers, max(1, self.part))
-        found: Places = np.where(
-            numbers < self.whole, batch * self.size + self.first + place, self.rest + numbers - self.whole
-        )
-        return found
-
-
-def places_of(lane: Lane, num_rows: int, epoch: int) -> LanePlaces:
-    """Returns the places of a lane among so many, cut into batches of all lanes."""
-    part = lane.step_rows or 1
-    size = part * lane.count
-    batches, short = divmod(num_rows, size)
-    first, before = lane.rows(short, epoch)
-    return LanePlaces(
-        batches * part + before - first,
-        size,
-        lane.number * part,
-        part,
-        batches * part,
-        batches * size + first,
-    )
-
-
 class LaneOrder:
-    """The places of one lane in an order."""
+    """The places of one lane in an order that is cut into batches of all lanes."""
 
     def __init__(self, order: WholeOrder, lane: Lane, epoch: int) -> None:
         self._order = order
-        self._places = places_of(lane, order.num_rows, epoch)
-        self.num_rows = self._places.num_rows
+        self._part = lane.step_rows or 1  # its places in a whole batch
+        self._size = self._part * lane.count  # rows of a whole batch
+        batches, short = divmod(order.num_rows, self._size)
+        first, before = lane.rows(short, epoch)
+        self._first = lane.number * self._part  # its first place in a whole batch
+        self._whole = batches * self._part  # its places in all whole batches
+        self._rest = batches * self._size + first  # its first place in the short batch at the end
+        self.num_rows = self._whole + before - first
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
@@ -248,7 +213,10 @@ class LaneOrder:
 
     def part(self, start: int, stop: int) -> Places:
         """See `Order.part`."""
-        return self._order.at(self._places.numbers(start, stop))
+        numbers = np.arange(start, stop, dtype=np.int64)
+        batch, place = np.divmod(numbers, self._part)
+        whole = batch * self._size + self._first + place
+        return self._order.at(np.where(numbers < self._whole, whole, self._rest + numbers - self._whole))
 
 
 def in_lane(order: WholeOrder, lane: Lane | None, epoch: int) -> Order:

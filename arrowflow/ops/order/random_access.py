@@ -133,27 +133,10 @@ class AllRows:
         tickets: The parts' claims on the ledger.
     """
 
-    __slots__ = (
-        "_checks",
-        "_ends",
-        "_first_parts",
-        "_parts",
-        "_rest",
-        "_schema",
-        "_shift",
-        "_spans",
-        "_starts",
-        "_steps",
-        "_tickets",
-        "num_bytes",
-        "num_rows",
-    )
-
     def __init__(self, parts: Sequence[Rows], tickets: Sequence[Any]) -> None:
         self._parts = parts
         self._tickets = tickets
-        checks = (part.check for part in parts)
-        self._checks = tuple(dict.fromkeys(check for check in checks if check is not None))
+        self._checks = tuple(dict.fromkeys(part.check for part in parts if part.check is not None))
         self._ends: Places = np.cumsum([part.num_rows for part in parts], dtype=np.int64)
         self._starts: Places = np.append(np.int64(0), self._ends[:-1])
         self.num_rows = int(self._ends[-1])
@@ -161,9 +144,9 @@ class AllRows:
         self._find_spans()
         # Buckets of 2**shift numbers each: which part holds the first number of each bucket? If the parts (but for the
         # last) have a multiple of a power of two rows, as chunks of a cache do, no bucket lies in two parts.
-        self._shift = max(0, self.num_rows.bit_length() - MAX_BUCKETS.bit_length() + 1)
         starts = int(np.bitwise_or.reduce(self._starts))
-        self._shift = max(self._shift, (starts & -starts).bit_length() - 1)
+        least = self.num_rows.bit_length() - MAX_BUCKETS.bit_length() + 1
+        self._shift = max(0, least, (starts & -starts).bit_length() - 1)
         firsts = np.arange(0, self.num_rows, 1 << self._shift, dtype=np.int64)
         self._first_parts: Places = np.searchsorted(self._ends, firsts, side="right")
         lasts = np.minimum(firsts + (1 << self._shift), self.num_rows) - 1

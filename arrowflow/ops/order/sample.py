@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -33,9 +34,9 @@ from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
 from arrowflow.ops.columns.column_program import Columns as ColumnSteps
 from arrowflow.ops.order.global_shuffle import (
     Order,
-    OutputPartKernel,
     RowCollectKernel,
     WholeOrder,
+    gather_spec,
     in_lane,
     split_source,
 )
@@ -147,18 +148,18 @@ class Sample(RowOperator, InLanes):
             PlanError: The source has no random access, or the weights are no column of numbers.
         """
         rows, above = split_source(inputs[0], _UNFIT)
-        listed = _steps_of(above) + self._own_steps(inputs[0].schema)
-        weighing = ColumnSteps(listed=listed, operators=()).on(rows).narrow(frozenset([WEIGHT]))
+        # The other operators between source and sample change no row.
+        listed = [step for node in above if isinstance(node, ColumnOperator) for step in node.bound_steps()]
+        steps = ColumnSteps(listed=(*listed, self._weigh(inputs[0].schema)), operators=())
+        weighing = steps.on(rows).narrow(frozenset([WEIGHT]))
         assert isinstance(weighing, ColumnSteps)
         width = row_width(rows.schema)
         seed = bound_seed(self.seed, context)
         plan: Node = dataclasses.replace(self, seed=seed, width=width, weighing=weighing.listed).on(rows)
-        for node in above:
-            plan = node.on(plan)
-        return plan
+        return reduce(lambda below, node: node.on(below), above, plan)
 
-    def _own_steps(self, schema: pa.Schema | None) -> tuple[Step, ...]:
-        """Returns the steps from the input's columns to the weights, after a check of names and type."""
+    def _weigh(self, schema: pa.Schema | None) -> Step:
+        """Returns the step from the input's columns to the weights, after a check of names and type."""
         if schema is None:  # of a cache after a function
             raise PlanError(
                 "weights need to know the columns, which only a run tells here; pass schema= to the function before, or write "
@@ -172,7 +173,7 @@ class Sample(RowOperator, InLanes):
         type = compile_steps((weigh,), schema).schema.field(WEIGHT).type
         if not (pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)):
             raise PlanError(f"weights {self.weights!r} are {type}, expected numbers")
-        return (weigh,)
+        return weigh
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns and those that the weights are made from."""
@@ -214,15 +215,7 @@ class Sample(RowOperator, InLanes):
                 floor_bytes=floor_bytes,
                 facts=lambda: (f"read weights, and draw {self.count:,} rows where they lie",),
             ),
-            KernelSpec(
-                operator=self.name,
-                kind="reader",
-                phase="gather",
-                make=lambda context: OutputPartKernel(),
-                random=True,
-                engine="numpy+arrow",
-                facts=lambda: ("gather the rows that were drawn",),
-            ),
+            gather_spec(self.name, "gather the rows that were drawn"),
         )
 
     def weigher(self) -> Callable[[pa.RecordBatch], pa.Array]:
@@ -235,17 +228,6 @@ class Sample(RowOperator, InLanes):
         program: Program = compile_steps(self.weighing, pa.schema([schema.field(name) for name in names]))
         # Not a safe cast: large whole numbers may be rounded.
         return lambda rows: program.run(rows.select(names)).column(0).cast(pa.float64(), safe=False)
-
-
-def _steps_of(above: Sequence[Node]) -> tuple[Step, ...]:
-    """Returns the steps of the column operators between source and sample; the other operators change no row."""
-    steps: list[Step] = []
-    for node in above:
-        if isinstance(node, ColumnOperator):
-            schema = node.inputs[0].schema
-            assert schema is not None
-            steps += node.steps(schema)
-    return tuple(steps)
 
 
 class DrawKernel(RowCollectKernel):

@@ -52,10 +52,12 @@ def reordered(
         long = _by_views([chunk.column(index) for chunk in chunks], order)
         if long is not None:
             columns[name] = long
+    # The address of a chunk without rows means nothing.
+    widths = _wide(schema) if all(chunk.num_rows for chunk in chunks) else {}
     wide = {
         name: addresses
-        for name, index in _wide(schema).items()
-        if (addresses := _addresses(index, chunks)) is not None
+        for name, index in widths.items()
+        if (addresses := addresses_of(chunks, index)) is not None
     }
     if not wide and not columns:
         return gathered(join(list(chunks)), order)
@@ -112,11 +114,6 @@ def _by_views(arrays: Sequence[pa.Array], order: npt.NDArray[Any]) -> pa.Array |
         return None
     ordered = pa.py_buffer(views[order])
     return pa.Array.from_buffers(view_type, len(order), [None, ordered, *buffers], null_count=0).cast(type)
-
-
-def _addresses(index: int, chunks: Sequence[pa.RecordBatch]) -> list[int] | None:
-    """Returns where a column's values begin in each chunk; None if the column has nulls somewhere."""
-    return addresses_of(chunks, index) if all(chunk.num_rows for chunk in chunks) else None
 
 
 def _scattered(

@@ -71,10 +71,8 @@ def spans(chunks: Sequence[pa.RecordBatch], starts: Places) -> dict[str, Span]:
     counts = np.array([chunk.num_rows for chunk in chunks], np.int64)
     found = {}
     for index, field in enumerate(chunks[0].schema):
-        if width_of(field.type) is not None:
-            addresses = addresses_of(chunks, index)
-            if addresses is not None:
-                found[field.name] = Span(field.type, np.array(addresses, np.int64), starts, counts)
+        if width_of(field.type) is not None and (addresses := addresses_of(chunks, index)) is not None:
+            found[field.name] = Span(field.type, np.array(addresses, np.int64), starts, counts)
     return found
 
 
