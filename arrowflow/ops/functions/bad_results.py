@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from arrowflow.bad_rows import BadRow, BadRowPolicy, LeftOut, is_bad_data
 from arrowflow.errors import ArrowflowError, SchemaError
-from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import chosen
 from arrowflow.kernels.items import Item, Origin, Outcome
 from arrowflow.kernels.kinds import SerialKernel
@@ -90,21 +89,13 @@ def by_row(
     return Outcome(given.slice(0, 0) if made is None else made, listed, kept, error)
 
 
-class UniformKernel(SerialKernel):
-    """Checks that all chunks of a stream have one schema; `repeat` compares schemas of several streams, in order."""
+class ResultSchema:
+    """Checks that all results in a stream have one schema; `repeat` compares schemas of several streams, in order."""
 
     def __init__(self, operator: str, fn: Callable[..., Any]) -> None:
         self._operator = operator
         self._what = f"what {function_name(fn)} returned later"
         self._first = FirstSchema()
-
-    def open(self, position: Position, epoch: int) -> Position:
-        """Passes the position on."""
-        return position
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on."""
-        yield item._replace(chunk=self.checked(item.chunk))
 
     def checked(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the chunk; raises `SchemaError` where it has other columns than the first chunk."""
@@ -121,12 +112,12 @@ class ResultsKernel(SerialKernel):
     Args:
         title: The operator, with the name of its function.
         policy: The treatment of bad rows.
-        uniform: Checks that all results have one schema; None where that was declared.
+        schema: Checks that all results have one schema; None where that was declared.
     """
 
-    def __init__(self, title: str, policy: BadRowPolicy, uniform: UniformKernel | None) -> None:
+    def __init__(self, title: str, policy: BadRowPolicy, schema: ResultSchema | None) -> None:
         self._quarantine = policy.quarantine(title)
-        self._uniform = uniform
+        self._schema = schema
         self._before: Position = None
         self._skip = 0
 
@@ -144,8 +135,8 @@ class ResultsKernel(SerialKernel):
         if isinstance(chunk, Outcome):
             self._leave_out(chunk, item.origin)
             chunk, error = chunk.chunk, chunk.error
-        if self._uniform is not None:
-            chunk = self._uniform.checked(chunk)
+        if self._schema is not None:
+            chunk = self._schema.checked(chunk)
         if self._skip:
             chunk = chunk.slice(min(self._skip, chunk.num_rows))
         if error is not None:
@@ -190,16 +181,13 @@ def results_specs(
     if policy.leaves_out:
         kept = "" if policy.folder is None else f", and kept in {policy.folder}"
         facts = (*facts, f"bad {'row' if by_row else unit}s are left out{kept}")
-
-    def make(context: Context) -> SerialKernel:
-        uniform = UniformKernel(name, checked) if checked else None
-        return ResultsKernel(title, policy, uniform)
-
     return (
         KernelSpec(
             operator=name,
             kind="serial",
-            make=make,
+            make=lambda context: ResultsKernel(
+                title, policy, ResultSchema(name, checked) if checked else None
+            ),
             position=Shape(PartPosition, passes=lambda position: not _is_part(position)),
             has_position=checked is not None,
             facts=lambda: facts,

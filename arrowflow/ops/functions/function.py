@@ -249,30 +249,21 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBat
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
-    found, expected = batch.schema, schema
-    if sorted(found.names) != sorted(expected.names):
-        raise SchemaError(f"{what} has the columns {found.names}, expected {expected.names}")
-    return pa.RecordBatch.from_arrays(
-        [_conform(batch.column(field.name), field, what) for field in expected], schema=expected
-    )
+    if sorted(batch.schema.names) != sorted(schema.names):
+        raise SchemaError(f"{what} has the columns {batch.schema.names}, expected {schema.names}")
+    columns = [_conform(batch.column(field.name), field, what) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _conform(column: pa.Array, field: pa.Field, what: str) -> pa.Array:
     found, expected = column.type, field.type
-    if pa.types.is_dictionary(expected) and _may_be_enum(found):
+    codes = pa.types.is_dictionary(found) or pa.types.is_integer(found)
+    may_be_enum = codes or pa.types.is_string(found) or pa.types.is_null(found)
+    if pa.types.is_dictionary(expected) and may_be_enum:
         return as_enum(column, field)
     if found != expected:
         raise SchemaError(f"{what}: column {field.name!r} is {_shown(found)}, expected {_shown(expected)}")
     return column
-
-
-def _may_be_enum(type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_dictionary(type)
-        or pa.types.is_string(type)
-        or pa.types.is_integer(type)
-        or pa.types.is_null(type)
-    )
 
 
 def _shown(type: pa.DataType) -> str:

@@ -45,8 +45,8 @@ from arrowflow.ops.functions.function import (
 )
 from arrowflow.ops.functions.user_function import UserFunction
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
-from arrowflow.options import OnError, ResolvedOptions, check_choice, check_flag, check_seed, parallel_calls
-from arrowflow.plan.node import BindContext, Columns, Count, Node
+from arrowflow.options import OnError, check_choice, check_flag, check_seed, parallel_calls
+from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import SharedByEpochs
 from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.workarounds.slices import readable
@@ -74,6 +74,11 @@ class CallingOperator(PieceOperator):
         """The operator's name and its function's."""
         return f"{self.name}({function_name(self.fn)})"
 
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the arguments that decide the input of the function."""
+        format = {"format": self.format} if hasattr(self, "format") else {}
+        return {"fn": function_name(self.fn), **format, "columns": as_texts(self.columns)}
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, for the keys of its random numbers and of its instances."""
         columns = bound_names(self.columns, inputs[0].schema)
@@ -93,14 +98,6 @@ class PredicateOperator(CallingOperator):
     """
 
     format: BatchFormat = "arrow"
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide the input of the function."""
-        return {
-            "fn": function_name(self.fn),
-            "format": self.format,
-            "columns": as_texts(self.columns),
-        }
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema."""
@@ -187,16 +184,15 @@ class MappingOperator(FunctionOperator):
             **own,
         )
 
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns also the seed and, where they are not the defaults, so that older states go on, epoch and policy."""
+        epoch = {"epoch": True} if self.epoch else {}
+        return {**FunctionOperator.arguments(self), "seed": self.seed, **epoch, **self.policy.arguments()}
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, and what becomes of bad rows."""
         policy = self.policy.within(context.options)
         return FunctionOperator.bind(dataclasses.replace(self, policy=policy), inputs, context)
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows of its input if it keeps all, one for one."""
-        if self.policy.leaves_out:
-            return 0 if inputs[0] == 0 else None
-        return FunctionOperator.count_rows(self, inputs)
 
     def describe(self) -> str:
         """Returns the operator as one line, with the place where its function runs."""
@@ -221,14 +217,9 @@ class MappingOperator(FunctionOperator):
         rng = generator((self.seed, FUNCTION_CALLS, self.place, epoch, origin.split, origin.piece))
         return (rng, *number)
 
-    def more_settings(self) -> Mapping[str, Any]:
-        """Returns the settings of `arguments` that are left out where they have their default, so that older states go on."""
-        return {**({"epoch": True} if self.epoch else {}), **self.policy.arguments()}
-
     def specs(
         self,
         kernel: Callable[[Any, Context], StatelessKernel],
-        options: ResolvedOptions,
         *,
         fact: str,
         unit: str,
@@ -332,9 +323,8 @@ class BatchFunction:
         result = returned.pop()
         check_result(self.what, result, self._format)
         try:
-            take = (
-                None if given is None else TakeOver(given, unshared=private, foreign=self._format == "polars")
-            )
+            foreign = self._format == "polars"
+            take = None if given is None else TakeOver(given, unshared=private, foreign=foreign)
             if isinstance(result, dict):
                 return batch_from_arrays(result, self._schema, take)
             if isinstance(result, pl.DataFrame):

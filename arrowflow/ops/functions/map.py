@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -13,12 +12,10 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.columns.column_program import as_texts
 from arrowflow.ops.functions.bad_results import whole
 from arrowflow.ops.functions.function import conform, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, MappingOperator
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Count
 from arrowflow.plan.traits import Traits
 
 
@@ -31,54 +28,30 @@ class Map(MappingOperator):
     depends on (seed, operator, epoch, split, piece) alone. Resume: (position before the piece, rows, split, piece).
 
     Attributes:
-        fn: The function, or a class of which each worker makes and calls an instance.
         format: The format of the argument and of the result.
-        columns: The only columns that `fn` reads and sees; None for all columns.
-        types: The schema of the result, or None to take the first chunk's.
-        seed: With a seed, `fn` also gets a random generator.
-        epoch: Whether `fn` also gets the number of the epoch.
-        num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        executor: Where `fn` is called; this changes no value.
         policy: The treatment of pieces for which `fn` fails.
-        place: Bound: the operator's place in the plan as written.
         keeps_rows: Whether the results have as many rows as the pieces.
     """
 
     name: ClassVar[str] = "map"
-    traits: ClassVar[Traits] = Traits(opaque=True, local=True, in_turn=True)
 
     format: BatchFormat = "arrow"
     keeps_rows: bool = False
 
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide the input of the function."""
-        return {
-            "fn": function_name(self.fn),
-            "format": self.format,
-            "columns": as_texts(self.columns),
-            "seed": self.seed,
-            **self.more_settings(),
-        }
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows, if the function keeps them."""
+    @property
+    def traits(self) -> Traits:  # type: ignore[override]  # the number of rows depends on the arguments
+        """As many rows, if the function keeps their number and no bad rows are left out."""
         keeps = self.keeps_rows and not self.policy.leaves_out
-        return inputs[0] if keeps or inputs[0] == 0 else None
-
-    def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
-        """Returns its input's batches, if the function keeps their rows."""
-        return batches[0] if self.keeps_rows and not self.policy.leaves_out else None
+        return Traits(opaque=True, local=True, in_turn=True, keeps_number=keeps)
 
     def rows_again(self, rows: int) -> int | None:
         """Returns as many rows, if the function keeps them."""
-        keeps = self.keeps_rows and not self.policy.leaves_out
-        return rows if keeps else MappingOperator.rows_again(self, rows)
+        return rows if self.traits.keeps_number else MappingOperator.rows_again(self, rows)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
         return self.specs(
             MapKernel,
-            options,
             fact=f"{function_name(self.fn)}({self.format}), one call a piece",
             unit="chunk",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from types import NoneType
@@ -20,7 +20,7 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.columns.column_program import as_texts, check_columns
+from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.functions.bad_results import by_row
 from arrowflow.ops.functions.function import function_name
 from arrowflow.ops.functions.invocation import MappingOperator
@@ -48,17 +48,6 @@ class MapRows(MappingOperator):
     Row order: as its input. Memory: input and output of a piece, and its results as Python objects: some 50 bytes a
     value and more. Deterministic if `fn` is; the generator that `fn` may get depends on (seed, operator, epoch, split, piece)
     and the rows of the piece before. Resume: (position before the piece, rows, split, piece).
-
-    Attributes:
-        fn: The function, or a class of which each worker makes and calls an instance.
-        columns: The only columns that `fn` reads and sees; None for all columns.
-        types: The schema of the result, or None to take the first piece's.
-        seed: With a seed, `fn` also gets a random generator.
-        epoch: Whether `fn` also gets the number of the epoch.
-        num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        executor: Where `fn` is called; this changes no value.
-        policy: The treatment of rows for which `fn` fails.
-        place: Bound: the operator's place in the plan as written.
     """
 
     name: ClassVar[str] = "map_rows"
@@ -75,20 +64,10 @@ class MapRows(MappingOperator):
         """The function is called for single rows."""
         return True
 
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide the input of the function."""
-        return {
-            "fn": function_name(self.fn),
-            "columns": as_texts(self.columns),
-            "seed": self.seed,
-            **self.more_settings(),
-        }
-
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
         return self.specs(
             MapRowsKernel,
-            options,
             fact=f"{function_name(self.fn)}(row), one call a row, slow: {FASTER}",
             unit="piece",
         )
@@ -142,9 +121,8 @@ class _Results:
         self._leaves_out = node.policy.leaves_out
         self._what = f"what {name} returned"
         self._name = name
-        self._columns: dict[str, list[Any]] = {}
-        if node.types is not None:
-            self._columns = {name: [] for name in node.types.names}
+        declared = () if node.types is None else node.types.names
+        self._columns: dict[str, list[Any]] = {column: [] for column in declared}
 
     def take(self, chunk: pa.RecordBatch, call: Callable[..., Any], more: tuple[Any, ...]) -> None:
         """Calls the function for the rows of a piece, until one ends the run."""

@@ -21,8 +21,8 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.recut import recut_specs
-from arrowflow.ops.columns.column_program import as_texts, given_names
-from arrowflow.ops.functions.bad_results import UniformKernel
+from arrowflow.ops.columns.column_program import given_names
+from arrowflow.ops.functions.bad_results import ResultSchema
 from arrowflow.ops.functions.function import check_function, conform, function_name
 from arrowflow.ops.functions.invocation import (
     BatchFormat,
@@ -50,12 +50,8 @@ class Scan(FunctionOperator):
     before the piece, state as JSON).
 
     Attributes:
-        fn: The function, or a class that is instantiated once.
         initial_state: JSON of the state with which each epoch begins.
         format: The format of the argument and of the result.
-        columns: The only columns that `fn` reads and sees; None for all columns.
-        types: The schema of the result, or None to take the first chunk's.
-        place: Bound: the operator's place in the plan as written.
     """
 
     name: ClassVar[str] = "scan"
@@ -92,13 +88,7 @@ class Scan(FunctionOperator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide the input of the function."""
-        return {
-            "initial_state": self.initial_state,
-            "fn": function_name(self.fn),
-            "format": self.format,
-            "columns": as_texts(self.columns),
-        }
+        return {"initial_state": self.initial_state, **FunctionOperator.arguments(self)}
 
     def copies(self) -> tuple[str, ...]:
         """Returns how the function's results are taken over."""
@@ -149,7 +139,7 @@ class ScanKernel(StateKernel):
             columns=node.columns,
             schema=node.types,
         )
-        self._uniform = UniformKernel(node.name, node.fn)
+        self._schema = ResultSchema(node.name, node.fn)
 
     def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the function's result for a piece."""
@@ -176,7 +166,7 @@ class ScanKernel(StateKernel):
         if self._types is not None:
             batch = conform(batch, self._types, function.what)
         else:
-            batch = self._uniform.checked(batch)
+            batch = self._schema.checked(batch)
         return batch, text
 
 
@@ -216,17 +206,14 @@ def state_text(state: object, what: str) -> str:
 
 def _not_json(value: object, path: str) -> str | None:
     """Describes the first part of a value that JSON would not give back unchanged."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(value, dict) and not isinstance(key, str):
                 return f"a key of {path} is {key!r}"
             problem = _not_json(inner, f"{path}[{key!r}]")
             if problem is not None:
                 return problem
         return None
-    if isinstance(value, list):
-        problems = (_not_json(inner, f"{path}[{number}]") for number, inner in enumerate(value))
-        return next((problem for problem in problems if problem is not None), None)
     if value is None or isinstance(value, str | int):
         return None
     if isinstance(value, float):
