@@ -65,10 +65,9 @@ class AssertCardinality(RowOperator, InLanes, RowAccess):
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A number alone does not tell which rows are left, so that a lane cannot check its part of them."""
         (child,) = self.inputs
-        if self.kept is not None and dealt_caches(child) and (found := adds_up(self.count, lanes, times)):
-            return found
         if self.kept is not None:
-            return too_few(self.name, self.count, lanes, times) or obstacle_of(child, lanes, times)
+            dealt = adds_up(self.count, lanes, times) if dealt_caches(child) else None
+            return dealt or too_few(self.name, self.count, lanes, times) or obstacle_of(child, lanes, times)
         if rows_in_lanes(child) != self.count:
             return Obstacle(
                 self.name,
@@ -85,11 +84,9 @@ class AssertCardinality(RowOperator, InLanes, RowAccess):
         return dataclasses.replace(self, lane=lane).on(in_lane(_dealt_by(self.kept, child), lane))
 
     def dealt_rows(self) -> int:
-        """Returns the rows that are left."""
         return self.count
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the declared number."""
         return self.count
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
@@ -107,7 +104,6 @@ class AssertCardinality(RowOperator, InLanes, RowAccess):
         return dataclasses.replace(self, inputs=(with_source_order(self.inputs[0], order),))
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one serial kernel."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -156,7 +152,6 @@ class AssertCardinalityKernel(StateKernel):
         self._count = count
 
     def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Counts the rows."""
         self.state += chunk.num_rows
         return chunk
 
@@ -170,7 +165,6 @@ class AssertCardinalityKernel(StateKernel):
         yield from StateKernel.push(self, item)
 
     def finish(self) -> Iterator[Item]:
-        """Checks that no row is missing."""
         if self.state < self._count:
             raise DataError(f"expected {self._count:,} rows, found {self.state:,}; declare another number")
         yield from ()

@@ -52,19 +52,15 @@ class Enumerate(Operator):
         return cls(inputs=(below,), start=number, column=column)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the first number and the column's name."""
         return {"start": self.start, "name": self.column}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the new column, then its input's columns."""
         return numbered_schema(inputs[0], self.column)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns without the new column."""
         return (None if wanted is None else wanted - {self.column},)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one serial kernel."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -97,7 +93,6 @@ class EnumerateKernel(StateKernel):
         self._schema: pa.Schema | None = None
 
     def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the chunk with its numbers."""
         rows = chunk.num_rows
         if self._schema is None:
             self._schema = numbered_schema(chunk.schema, self._column)

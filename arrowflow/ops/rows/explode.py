@@ -55,11 +55,9 @@ class Explode(Operator):
         return cls(inputs=(below,), column=column)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the column."""
         return {"column": self.column}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's columns, with the type of the elements."""
         return exploded_schema(inputs[0], self.column)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
@@ -71,7 +69,6 @@ class Explode(Operator):
         return rows_of(rebased(chunk[self.column]))
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces and the gatherer."""
         size = options.max_chunk_rows or MAX_CHUNK_ROWS
         return (
             KernelSpec(
@@ -125,7 +122,6 @@ class RepeatCutKernel(SerialKernel):
         self._held = Held()
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the rows to drop."""
         if position is None:
             return None
         at = Mark._make(position)
@@ -133,7 +129,6 @@ class RepeatCutKernel(SerialKernel):
         return at.before
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the chunk in pieces."""
         self._held.add(item)
         left = self._held.rows
         if not left:
@@ -157,7 +152,6 @@ class ExplodeKernel(GatherKernel):
         self._column = column
 
     def gather(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns the rows."""
         schema = exploded_schema(chunk.schema, self._column)
         at = schema.get_field_index(self._column)
         lists = rebased(chunk.column(at))

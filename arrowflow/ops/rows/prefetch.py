@@ -44,11 +44,9 @@ class Prefetch(RowOperator):
 
     @property
     def noop(self) -> bool:
-        """With a `count` of 0 there is no buffer."""
         return self.count == 0
 
     def describe(self) -> str:
-        """Returns the operator as one line."""
         return f"prefetch({'AUTOTUNE' if self.count is None else self.count})"
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:

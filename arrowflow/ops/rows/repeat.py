@@ -68,26 +68,19 @@ class Repeat(RowOperator, InLanes, RowAccess):
         return cls(inputs=(below,), count=None if endless else check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of epochs, None if endless."""
         return {"count": self.count}
 
     @property
     def noop(self) -> bool:
-        """A single time is no repetition."""
         return self.count == 1
 
     def describe(self) -> str:
-        """Returns the operator as one line."""
         return f"repeat({'' if self.count is None else self.count})"
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns `count` times its input's rows, where both are known."""
-        if inputs[0] == 0 or self.count == 0:
-            return 0
-        return _times(inputs[0], self.count)
+        return 0 if self.count == 0 else _times(inputs[0], self.count)
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
-        """Returns `count` times its input's batches, where both are known."""
         return 0 if rows[0] == 0 else _times(batches[0], self.count)
 
     def rows_again(self, rows: int) -> int | None:
@@ -119,7 +112,6 @@ class Repeat(RowOperator, InLanes, RowAccess):
         return (self.count or 0) * dealt_rows(self.inputs[0])
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one boundary kernel."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -150,13 +142,7 @@ class Repeat(RowOperator, InLanes, RowAccess):
 
 
 class RepeatPosition(NamedTuple):
-    """Position of a `RepeatKernel`.
-
-    Attributes:
-        epoch: Number of the epoch.
-        had_rows: Whether any epoch had rows so far.
-        input: The input's position in the epoch.
-    """
+    """Position of a `RepeatKernel`: an epoch, whether any epoch had rows so far, and the input's position in the epoch."""
 
     epoch: int
     had_rows: bool
@@ -249,9 +235,8 @@ class RepeatKernel(BoundaryKernel):
         origin = item.origin
         if self._count != 1:  # a count of 1 is no operation, and may be left out
             origin = origin._replace(split=origin.split << EPOCH_BITS | self._index)
-        return item._replace(
-            position=RepeatPosition(self._index, self._had_rows, item.position), origin=origin
-        )
+        position = RepeatPosition(self._index, self._had_rows, item.position)
+        return item._replace(position=position, origin=origin)
 
     def _keep(self, item: Item) -> None:
         """Keeps an item for the later epochs, unless the epoch is long."""
@@ -283,7 +268,10 @@ class RepeatKernel(BoundaryKernel):
     def _again(self, kept: Sequence[Item]) -> Iterator[Item]:
         """Yields the items of all later epochs."""
         times = JOINED_ROWS // max(1, sum(item.chunk.num_rows for item in kept)) if self._joins else 1
-        together = [self._together(kept, times)] if times > 1 else []
+        together: list[Item] = []
+        if times > 1:
+            epoch = join([item.chunk for item in kept])
+            together = [kept[-1]._replace(chunk=join(times * [epoch]), ticket=None)]
         while not self.exhausted_at(self._index):
             if together and not self.exhausted_at(self._index + times - 1):
                 self._index += times - 1  # the position is that after the last of them
@@ -292,9 +280,3 @@ class RepeatKernel(BoundaryKernel):
                 yield from map(self._placed, kept)
             self._index += 1
             self._had_rows = False
-
-    @staticmethod
-    def _together(kept: Sequence[Item], times: int) -> Item:
-        """Returns so many epochs as one item."""
-        epoch = join([item.chunk for item in kept])
-        return kept[-1]._replace(chunk=join(times * [epoch]), ticket=None)

@@ -24,12 +24,7 @@ from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import given_names
 from arrowflow.ops.functions.bad_results import ResultSchema
 from arrowflow.ops.functions.function import check_function, conform, function_name
-from arrowflow.ops.functions.invocation import (
-    BatchFormat,
-    BatchFunction,
-    FunctionOperator,
-    check_format,
-)
+from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, FunctionOperator, check_format
 from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Node
@@ -91,11 +86,9 @@ class Scan(FunctionOperator):
         return {"initial_state": self.initial_state, **FunctionOperator.arguments(self)}
 
     def copies(self) -> tuple[str, ...]:
-        """Returns how the function's results are taken over."""
         return (copied_from(self.name),)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (without a `batch` before it) and the caller."""
         call = KernelSpec(
             operator=self.name,
             kind="serial",
@@ -142,7 +135,6 @@ class ScanKernel(StateKernel):
         self._schema = ResultSchema(node.name, node.fn)
 
     def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the function's result for a piece."""
         function = self._function
         arguments = json.loads(self.state), function.argument(chunk)
         batch, self.state = function.call(

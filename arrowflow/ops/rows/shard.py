@@ -52,16 +52,13 @@ class Shard(RowOperator):
         return cls(inputs=(below,), num_shards=shards, index=number)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of shards and the number of this one."""
         return {"num_shards": self.num_shards, "index": self.index}
 
     @property
     def noop(self) -> bool:
-        """A single shard holds all rows."""
         return self.num_shards == 1
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its share of its input's rows."""
         rows = inputs[0]
         return len(range(self.index, rows, self.num_shards)) if isinstance(rows, int) else rows
 
@@ -70,7 +67,6 @@ class Shard(RowOperator):
         return inputs[0] or self.num_shards > 1
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a serial kernel that counts rows, and a stateless kernel that gathers them."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -123,7 +119,6 @@ class StrideKernel(GatherKernel):
         self._in_place = node.in_place
 
     def gather(self, chunk: Strided, origin: Origin) -> pa.RecordBatch | PickedRows:
-        """Returns the wanted rows."""
         if not self._in_place:
             rows = np.arange(chunk.first, chunk.chunk.num_rows, self._stride, dtype=np.int64)
             return gathered(chunk.chunk, rows)

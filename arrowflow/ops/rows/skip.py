@@ -35,25 +35,20 @@ class Skip(RowOperator):
         return cls(inputs=(below,), count=check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of rows."""
         return {"count": self.count}
 
     @property
     def noop(self) -> bool:
-        """Skipping no rows changes nothing."""
         return self.count == 0
 
     @property
     def row_range(self) -> tuple[int, int | None]:
-        """All rows from number `count` on."""
         return self.count, None
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the number of remaining rows."""
         return None if inputs[0] is None else max(0, inputs[0] - self.count)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one serial kernel."""
         behind: tuple[Position, int] = None, 0
         if options.deterministic:  # without an order places are not counted in rows
             behind = position_behind(self.inputs[0], self.count) or behind
@@ -82,7 +77,6 @@ class SkipKernel(StateKernel):
         self.state = skipped
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores how many rows were skipped."""
         self._begins = position is None and self._behind is not None
         return self._behind if position is None else StateKernel.open(self, position, epoch)
 
@@ -93,7 +87,6 @@ class SkipKernel(StateKernel):
         return chunk.slice(drop) if drop else chunk
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on."""
         if self._begins:
             # The empty item gives the start's position: the operators after this one keep it.
             self._begins = False

@@ -73,7 +73,6 @@ class Split(RowOperator, InLanes):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the seed and the part."""
         return {"seed": self.seed, "low": self.low, "high": self.high}
 
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
@@ -85,8 +84,12 @@ class Split(RowOperator, InLanes):
         rows = inputs[0]
         if not isinstance(rows, int) or rows > MAX_COUNTED_ROWS:
             return rows if rows == math.inf else None
-        firsts = range(0, rows, MAX_CHUNK_ROWS)
-        return sum(len(self.kept(first, min(MAX_CHUNK_ROWS, rows - first))) for first in firsts)
+        return sum(self.kept_by_block(rows))
+
+    def kept_by_block(self, num_rows: int) -> list[int]:
+        """Returns how many of the first rows are kept, block after block."""
+        firsts = range(0, num_rows, MAX_CHUNK_ROWS)
+        return [len(self.kept(first, min(MAX_CHUNK_ROWS, num_rows - first))) for first in firsts]
 
     def kept(self, first: int, num_rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Returns which of some rows are kept, by their places; `first` is the number of the first one."""
@@ -114,7 +117,6 @@ class Split(RowOperator, InLanes):
         return dataclasses.replace(self, lane=own).on(in_lane(self.inputs[0], own))
 
     def dealt_rows(self) -> int:
-        """Returns the rows of the part."""
         rows = rows_in_lanes(self)
         return rows if isinstance(rows, int) else 0
 
@@ -126,7 +128,6 @@ class Split(RowOperator, InLanes):
         return self.lane.rows(self.lane.kept.of_rows, epoch)[0]
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a serial kernel that counts rows, and a stateless kernel that draws and gathers."""
         if not options.deterministic:
             raise PlanError(
                 "split needs rows in one order, since their numbers decide; leave deterministic=False out"
@@ -158,12 +159,7 @@ def _source(plan: Node) -> Node | None:
 
 @dataclass(frozen=True, slots=True)
 class KeptByDraws:
-    """The rows of a part, found by their draws; see `KeptRows`. The sums of blocks are kept, and a block is drawn again.
-
-    Attributes:
-        split: The part.
-        of_rows: Rows that are drawn for.
-    """
+    """The rows of a part of `of_rows` rows; see `KeptRows`. The sums of blocks are kept, and a block is drawn again."""
 
     split: Split
     of_rows: int
@@ -185,18 +181,15 @@ class KeptByDraws:
 @functools.lru_cache(maxsize=8)
 def _kept_before(rows: KeptByDraws) -> npt.NDArray[np.int64]:
     """Returns how many rows are kept before each block, and in all."""
-    starts = range(0, rows.of_rows, MAX_CHUNK_ROWS)
-    counts = [len(rows.split.kept(start, min(MAX_CHUNK_ROWS, rows.of_rows - start))) for start in starts]
-    return np.cumsum([0, *counts])
+    return np.cumsum([0, *rows.split.kept_by_block(rows.of_rows)])
 
 
 def _shares(fractions: object) -> list[float]:
-    found = list(fractions) if isinstance(fractions, list | tuple | np.ndarray) else None
-    numbers = found is not None and all(
+    found = list(fractions) if isinstance(fractions, list | tuple | np.ndarray) else [None]
+    if not all(
         isinstance(share, int | float | np.number) and not isinstance(share, bool) and 0 < share <= 1
         for share in found
-    )
-    if found is None or not numbers:
+    ):
         raise PlanError(f"split: fractions are numbers above 0, as in [0.9, 0.1], got {shown(fractions)}")
     if abs(math.fsum(found) - 1) > 1e-9:
         raise PlanError(f"split: fractions sum to 1, got {shown(fractions)}, which sum to {math.fsum(found)}")
@@ -231,12 +224,7 @@ def _check_order(node: Node, *, cached: bool = False) -> None:
 
 
 class Numbered(NamedTuple):
-    """A chunk and the number of its first row.
-
-    Attributes:
-        chunk: The rows.
-        first: The number.
-    """
+    """A chunk and the number of its first row."""
 
     chunk: pa.RecordBatch
     first: int
@@ -248,17 +236,12 @@ class Numbered(NamedTuple):
 
 
 class NumberKernel(StateKernel):
-    """Numbers the rows.
+    """Numbers the rows, from `first` on."""
 
-    Args:
-        first: The number of the first one.
-    """
-
-    def __init__(self, first: int = 0) -> None:
+    def __init__(self, first: int) -> None:
         self._first = first
 
     def step(self, chunk: pa.RecordBatch) -> Numbered:
-        """Returns the chunk with the number of its first row."""
         first = self._first + self.state
         self.state += chunk.num_rows
         return Numbered(chunk, first)
@@ -271,5 +254,4 @@ class SplitKernel(GatherKernel):
         self._node = node
 
     def gather(self, chunk: Numbered, origin: Origin) -> pa.RecordBatch:
-        """Returns the kept rows."""
         return chosen(chunk.chunk, self._node.kept(chunk.first, chunk.num_rows))

@@ -37,20 +37,16 @@ class Take(RowOperator):
         return cls(inputs=(below,), count=check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of rows."""
         return {"count": self.count}
 
     @property
     def row_range(self) -> tuple[int, int | None]:
-        """The first `count` rows."""
         return 0, self.count
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the smaller of `count` and the number of its input's rows."""
         return None if inputs[0] is None else min(self.count, inputs[0])
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one serial kernel."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -69,13 +65,11 @@ class TakeKernel(StateKernel):
         self.done = count == 0
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores how many rows were taken."""
         below = StateKernel.open(self, position, epoch)
         self.done = self.state >= self._count
         return below
 
     def step(self, chunk: Any) -> Any:
-        """Returns the chunk, cut where `count` is reached."""
         rows = min(chunk.num_rows, self._count - self.state)
         self.state += rows
         self.done = self.state >= self._count

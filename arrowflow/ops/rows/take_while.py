@@ -59,11 +59,9 @@ class TakeWhile(RowOperator):
         return cls(inputs=(below,), predicate=parse_expression(predicate, operator=cls.name))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the digest of the predicate."""
         return {"predicate": self.predicate.digest()}
 
     def describe(self) -> str:
-        """Returns the predicate as text."""
         return f"take_while({self.predicate!r})"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -88,14 +86,12 @@ class TakeWhile(RowOperator):
         return program
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the columns of the predicate."""
         schema = self.inputs[0].schema
         if wanted is None or schema is None:
             return (None,)
         return (wanted.union(*(single.columns for single in expand(self.predicate, schema))),)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one serial kernel."""
         program = OfSchema(self.program)
         return (
             KernelSpec(
@@ -120,7 +116,6 @@ class TakeWhileBy(PredicateOperator):
     traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces and the caller."""
 
         def make(context: Context) -> TakeWhileKernel:
             predicate = PredicateFunction(self, context)
@@ -158,7 +153,6 @@ class TakeWhileKernel(StateKernel):
         self._masks = masks
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores whether a row ended the stream."""
         before = StateKernel.open(self, position, epoch)
         self.done = self.state
         return before

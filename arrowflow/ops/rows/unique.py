@@ -20,17 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import BudgetError
-from arrowflow.kernels.gather import GatherKernel, chosen
+from arrowflow.kernels.gather import GatherKernel, OfSchema, chosen
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.lookup.keys import Words, check_keys, hashes
-from arrowflow.ops.columns.column_program import (
-    as_texts,
-    bound_names,
-    check_names,
-    given_names,
-)
+from arrowflow.ops.columns.column_program import as_texts, bound_names, check_names, given_names
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.position import Position
@@ -92,11 +87,9 @@ class Unique(RowOperator):
         return schema
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the columns of the key."""
         return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the kernels: one hashes keys, one looks the keys up, one gathers the rows."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -132,13 +125,7 @@ class Keys(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """A chunk with its different keys.
-
-    Attributes:
-        chunk: The rows.
-        keys: The keys.
-        rows: Of each key, the number of its first row.
-    """
+    """A chunk, its different keys, and of each of these keys the number of its first row."""
 
     chunk: pa.RecordBatch
     keys: Keys
@@ -173,7 +160,7 @@ class KeyHashKernel(StatelessKernel):
 
     def __init__(self, node: Unique) -> None:
         self._node = node
-        self._checked = node.schema is not None
+        self._check = OfSchema(lambda schema: node.output_schema([schema]))
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Keyed:
         """Returns the chunk with its different keys.
@@ -181,10 +168,7 @@ class KeyHashKernel(StatelessKernel):
         Raises:
             PlanError: The schema was unknown before the first chunk, and the key does not fit it.
         """
-        if not self._checked:
-            # Several workers may compile it; all chunks have one schema.
-            self._node.output_schema([chunk.schema])
-            self._checked = True
+        self._check(chunk.schema)
         names = self._node.columns or chunk.schema.names
         return Keyed(chunk, *different(*hashes(chunk.select(list(names)))))
 
@@ -275,7 +259,10 @@ class UniqueKernel(SerialKernel):
         if self._rows >= self._skip:
             yield self._put(item, chosen[chosen >= self._skip - start])
         if full:
-            raise self._exceeded()
+            raise BudgetError(
+                f"there are more than max_rows={self._max_rows:,} different keys, which take {KEY_BYTES} bytes each; raise "
+                "max_rows, or make keys of fewer columns"
+            )
 
     def _new_rows(self, keyed: Keyed) -> npt.NDArray[np.intp]:
         keys, rows = keyed.keys, keyed.rows
@@ -292,12 +279,6 @@ class UniqueKernel(SerialKernel):
         empty = chunk.slice(0, 0) if chunk.num_rows else chunk
         payload = Chosen(chunk, chosen) if len(chosen) else empty
         return Item(payload, (self._rows,), item.ticket, item.origin)
-
-    def _exceeded(self) -> BudgetError:
-        return BudgetError(
-            f"there are more than max_rows={self._max_rows:,} different keys, which take {KEY_BYTES} bytes each; raise "
-            "max_rows, or make keys of fewer columns"
-        )
 
 
 class ChosenKernel(GatherKernel):

@@ -46,7 +46,6 @@ class WithOptions(RowOperator, SetsOptions):
         return True
 
     def describe(self) -> str:
-        """Returns the operator with the options that it sets."""
         fields = (
             (field.name, getattr(self.options, field.name)) for field in dataclasses.fields(self.options)
         )
@@ -55,5 +54,4 @@ class WithOptions(RowOperator, SetsOptions):
         )
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns nothing: it does not run."""
         return ()
