@@ -46,14 +46,11 @@ class Cast(ColumnOperator):
         return cls(inputs=(below,), types=pairs)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the pairs of column and type."""
         return {"types": [[as_text(name), str(type)] for name, type in self.types]}
 
     def describe(self) -> str:
-        """Returns the types as text."""
         return f"cast({', '.join(f'{name}: {type}' for name, type in self.types)})"
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one projection."""
         types = values_by_column(self.types, schema)
         return with_outputs(schema, {name: CastStep(name, type) for name, type in types.items()})

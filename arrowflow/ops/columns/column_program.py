@@ -75,11 +75,9 @@ class ColumnOperator(Operator):
             raise
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema after the steps."""
         return self.program(inputs[0]).schema
 
     def columns_needed(self, wanted: ColumnNames) -> tuple[ColumnNames, ...]:
-        """Returns the columns that the wanted outputs are made from."""
         schema = self.inputs[0].schema
         if schema is None:
             return (None,)
@@ -191,7 +189,6 @@ class ProgramKernel(StatelessKernel):
         self._recycler = recycler
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns the program's output."""
         if self._program is None:
             # Two workers may both compile; either result is right, since all chunks have one schema.
             self._program = self._node.program(chunk.schema)
@@ -229,11 +226,9 @@ class Columns(ColumnOperator):
         )
 
     def operators_merged(self) -> tuple[str, ...]:
-        """Returns the operators that were merged."""
         return self.operators
 
     def describe(self) -> str:
-        """Returns the operators that were merged."""
         return f"columns[{' · '.join(self.operators)}]"
 
     def arguments(self) -> Mapping[str, Any]:
@@ -241,7 +236,6 @@ class Columns(ColumnOperator):
         return {}
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns the steps."""
         return self.listed
 
 

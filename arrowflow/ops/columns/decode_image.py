@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
@@ -115,10 +114,8 @@ class DecodeImage(PieceOperator):
     @property
     def traits(self) -> Traits:  # type: ignore[override]  # bad rows may be left out
         """One row out per row in, unless bad rows are left out. Nothing is moved across draws, which count rows."""
-        opaque = self.decoder.is_random
-        if self.policy.leaves_out:
-            return Traits(opaque=opaque, cuts_input=True, local=True, in_turn=True)
-        return Traits(one_to_one=True, opaque=opaque, cuts_input=True, local=True)
+        keeps, opaque = not self.policy.leaves_out, self.decoder.is_random
+        return Traits(one_to_one=keeps, opaque=opaque, cuts_input=True, local=True, in_turn=True)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -168,7 +165,6 @@ class DecodeImage(PieceOperator):
         return (None if wanted is None else wanted | {self.column} | told,)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (without a `batch` before it), the decoder, and the check of results."""
         height, width, channels = self.decoder.shape
         call = KernelSpec(
             operator=self.name,
@@ -195,7 +191,6 @@ class DecodeImageKernel(StatelessKernel):
         self._epoch = context.epoch
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
-        """Returns the chunk with pixels."""
         node, decoder = self._node, self._node.decoder
         place = chunk.schema.get_field_index(node.column)
         images = chunk.column(place)
@@ -248,11 +243,9 @@ def _views(images: pa.Array) -> list[memoryview | None]:
     _, offsets, values = images.buffers()
     ends = np.frombuffer(offsets, width)[images.offset : images.offset + len(images) + 1].tolist()
     data = memoryview(b"" if values is None else values).cast("B")
-    found: list[memoryview | None] = [data[start:end] for start, end in itertools.pairwise(ends)]
-    if images.null_count:
-        for row in pl.Series(images.is_null()).arg_true().to_list():
-            found[row] = None
-    return found
+    valid = images.is_valid().to_pylist()
+    places = itertools.pairwise(ends)
+    return [data[start:end] if here else None for (start, end), here in zip(places, valid, strict=True)]
 
 
 def pixel_type(shape: Sequence[int]) -> pa.DataType:

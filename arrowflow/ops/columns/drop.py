@@ -31,11 +31,9 @@ class Drop(ColumnOperator):
         return cls(inputs=(below,), columns=chosen_columns(cls.name, columns))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the columns."""
         return {"columns": as_texts(self.columns)}
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one projection of the remaining columns."""
         dropped = frozenset(names_on(self.columns, schema))
         outputs = tuple((name, Keep(name)) for name in schema.names if name not in dropped)
         if not outputs:

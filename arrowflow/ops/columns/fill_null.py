@@ -6,7 +6,7 @@ import datetime
 import decimal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
@@ -51,19 +51,16 @@ class FillNull(ColumnOperator):
         return cls(inputs=(below,), value=constant(value))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the value, or the values by column, as text."""
         if self.by_column is not None:
             return {"values": [[as_text(name), repr(value)] for name, value in self.by_column]}
         return {"value": repr(self.value)}
 
     def describe(self) -> str:
-        """Returns the values as text."""
         return (
             f"fill_null({self.value!r})" if self.by_column is None else f"fill_null({dict(self.by_column)})"
         )
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one projection."""
         values = self._everywhere(schema) if self.by_column is None else self._by_column(schema)
         return with_outputs(schema, {name: FillNullStep(name, value) for name, value in values.items()})
 
@@ -92,6 +89,20 @@ class FillNull(ColumnOperator):
         return dict.fromkeys(names, self.value)
 
 
+_KINDS: Final[tuple[tuple[Any, ...], ...]] = (
+    (bool, pa.types.is_boolean),
+    (int, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    (float, pa.types.is_floating),
+    (decimal.Decimal, pa.types.is_decimal),
+    (str, is_string),
+    (bytes, pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+    (datetime.datetime,),
+    (datetime.date, pa.types.is_date),
+    (datetime.timedelta, pa.types.is_duration),
+)
+"""Classes of values, a class in front of those that it derives from, and the types that take them as they are."""
+
+
 def constant(value: Any) -> Any:
     """Returns a value, an Arrow scalar as a literal: Python's own times do not reach as far, nor does their text."""
     if not isinstance(value, pa.Scalar):
@@ -106,28 +117,9 @@ def holds(type: pa.DataType, value: Any) -> bool:
         >>> holds(pa.float32(), 0), holds(pa.int32(), 0.5)
         (True, False)
     """
-    types = pa.types
-    match value:
-        case Literal():
-            return bool(type.equals(value.type))
-        case bool():
-            return bool(types.is_boolean(type))
-        case int():
-            return bool(types.is_integer(type) or types.is_floating(type) or types.is_decimal(type))
-        case float():
-            return bool(types.is_floating(type))
-        case decimal.Decimal():
-            return bool(types.is_decimal(type))
-        case str():
-            return is_string(type)
-        case bytes():
-            return bool(
-                types.is_binary(type) or types.is_large_binary(type) or types.is_fixed_size_binary(type)
-            )
-        case datetime.datetime():
-            return bool(types.is_timestamp(type)) and (type.tz is None) == (value.tzinfo is None)
-        case datetime.date():
-            return bool(types.is_date(type))
-        case datetime.timedelta():
-            return bool(types.is_duration(type))
-    return False
+    if isinstance(value, Literal):
+        return bool(type.equals(value.type))
+    if pa.types.is_timestamp(type) and isinstance(value, datetime.datetime):
+        return (type.tz is None) == (value.tzinfo is None)
+    tests = next((tests for kind, *tests in _KINDS if isinstance(value, kind)), [])
+    return any(test(type) for test in tests)

@@ -23,11 +23,7 @@ from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.recut import recut_specs
-from arrowflow.ops.columns.column_program import (
-    ColumnOperator,
-    check_columns,
-    given_names,
-)
+from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, given_names
 from arrowflow.ops.functions.bad_results import results_specs, whole
 from arrowflow.ops.functions.function import check_function, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, PredicateOperator, check_format
@@ -91,15 +87,12 @@ class Filter(ColumnOperator):
         return cls(inputs=(below,), predicates=tuple(parse_many(predicates, operator=cls.name)))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the digests of the predicates."""
         return {"predicates": [predicate.digest() for predicate in self.predicates]}
 
     def describe(self) -> str:
-        """Returns the predicates as text."""
         return f"filter({', '.join(map(repr, self.predicates))})"
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one step per predicate."""
         for predicate in self.predicates:
             check_columns(predicate.columns, schema)
         return tuple(Where(single) for predicate in self.predicates for single in expand(predicate, schema))
@@ -134,11 +127,9 @@ class FilterBy(PredicateOperator):
         return PredicateOperator.bind(dataclasses.replace(self, policy=policy), inputs, context)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide the input of the function."""
         return {**PredicateOperator.arguments(self), **self.policy.arguments()}
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces and the caller."""
         call = KernelSpec(
             operator=self.name,
             kind="stateless",

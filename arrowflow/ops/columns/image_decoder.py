@@ -125,14 +125,7 @@ def _jpeg(data: memoryview) -> Header:
 
 
 class Box(NamedTuple):
-    """A part of an image.
-
-    Attributes:
-        left: Its first column.
-        top: Its first line.
-        width: Its columns.
-        height: Its lines.
-    """
+    """A part of an image: its first column and line, and how many columns and lines it has."""
 
     left: int
     top: int

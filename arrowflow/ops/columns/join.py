@@ -163,7 +163,6 @@ class Join(Operator):
         return {"table": self.table.rows, "columns": self.columns, "arguments": self.arguments()}
 
     def describe(self) -> str:
-        """Returns the operator as one line."""
         more = "" if self.unique else ", unique=False"
         rows = self.table.rows.num_rows
         return f"join({rows:,} rows in memory, on={list(self.key)!r}, how={self.how!r}{more})"
@@ -187,7 +186,9 @@ class Join(Operator):
             return untyped([*schema.names, *self.columns])
         for wanted in self.table.keys.schema:
             found = schema.field(wanted.name).type
-            if not _is_same_key(found, wanted.type):
+            codes = pa.types.is_dictionary(found) or pa.types.is_dictionary(wanted.type)
+            # The width of offsets does not matter: equal values have equal words.
+            if found != wanted.type and (codes or normalise(found) != normalise(wanted.type)):
                 raise SchemaError(
                     f"the key {wanted.name!r} is {found} in the dataset and {wanted.type} in the table, expected one type; "
                     f"write .cast({{{wanted.name!r}: {_spelled(wanted.name, wanted.type)}}}) before join, or cast it in the table"
@@ -195,7 +196,6 @@ class Join(Operator):
         return pa.schema([*schema, *(values.field(name) for name in self.columns)])
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns of its input, and the key."""
         return (None if wanted is None else wanted.difference(self.columns).union(self.key),)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
@@ -206,7 +206,6 @@ class Join(Operator):
         )
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one kernel; where rows repeat, those that find, cut and gather."""
         held = sum(self.table.buffers(groups=not self.unique).values())
         look_up = KernelSpec(
             operator=self.name,
@@ -234,12 +233,6 @@ class Join(Operator):
             facts=lambda: ("gather a row for each match",),
         )
         return look_up, cut, gather
-
-
-def _is_same_key(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether equal values of two types have equal words: the width of offsets does not matter."""
-    codes = pa.types.is_dictionary(one) or pa.types.is_dictionary(other)
-    return one == other or (not codes and normalise(one) == normalise(other))
 
 
 def _spelled(name: str, type: pa.DataType) -> str:
@@ -279,7 +272,6 @@ class JoinKernel(_JoinKernel, GatherKernel):
     """Looks up the one row of each key."""
 
     def gather(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns the rows with what was found."""
         self.schema_of(chunk.schema)
         self.table.check_once()
         rows = self.table.index.find(chunk)
@@ -323,7 +315,6 @@ class MatchKernel(_JoinKernel, StatelessKernel):
     """Finds the matches of each row."""
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Matches:
-        """Returns the rows with their matches."""
         self.schema_of(chunk.schema)
         rows, groups = self.table.index.find(chunk), self.table.groups
         starts, counts = groups.starts.take(rows), groups.counts.take(rows)
@@ -336,7 +327,6 @@ class MatchedKernel(_JoinKernel, GatherKernel):
     """Gathers a row for each match."""
 
     def gather(self, chunk: Matches, origin: Origin) -> pa.RecordBatch:
-        """Returns the rows."""
         starts, counts = chunk.starts, chunk.counts
         places = np.repeat(starts - (np.cumsum(counts) - counts), counts)
         places += np.arange(len(places))

@@ -35,15 +35,12 @@ class Rename(ColumnOperator):
         return cls(inputs=(below,), mapping=tuple(mapping.items()))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the pairs of old and new name."""
         return {"mapping": [list(pair) for pair in self.mapping]}
 
     def describe(self) -> str:
-        """Returns the mapping as text."""
         return f"rename({dict(self.mapping)})"
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one projection under the new names."""
         names = dict(self.mapping)
         check_columns(list(names), schema)
         outputs = tuple((names.get(name, name), Keep(name)) for name in schema.names)

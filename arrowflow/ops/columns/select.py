@@ -31,7 +31,6 @@ class ExpressionOperator(ColumnOperator):
         return cls(inputs=(below,), exprs=given_expressions(cls.name, exprs, named))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns names and digests of the expressions."""
         return {"exprs": [[name, expr.digest()] for name, expr in self.exprs]}
 
     def describe(self) -> str:
@@ -75,7 +74,6 @@ class Select(ExpressionOperator):
         return dataclasses.replace(own, exprs=(*own.exprs, *given_expressions(self.name, tuple(columns), {})))
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one projection."""
         try:
             outputs = expand_named(self.exprs, schema)
             check_unique([name for name, _ in outputs])

@@ -48,12 +48,10 @@ class Stack(ColumnOperator):
         return cls(inputs=(below,), groups=pairs, dtype=type)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the groups and the type."""
         groups = [[name, as_texts(columns)] for name, columns in self.groups]
         return {"groups": groups, "dtype": None if self.dtype is None else str(self.dtype)}
 
     def describe(self) -> str:
-        """Returns the groups as text."""
         groups = [f"{name}=[{_shown(columns)}]" for name, columns in self.groups]
         return f"stack({', '.join(groups + ([] if self.dtype is None else [f'dtype={self.dtype}']))})"
 

@@ -130,7 +130,6 @@ class ResultsKernel(SerialKernel):
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes the results for one piece on."""
         chunk, error = item.chunk, None
         if isinstance(chunk, Outcome):
             self._leave_out(chunk, item.origin)

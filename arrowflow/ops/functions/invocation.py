@@ -71,7 +71,6 @@ class CallingOperator(PieceOperator):
 
     @property
     def title(self) -> str:
-        """The operator's name and its function's."""
         return f"{self.name}({function_name(self.fn)})"
 
     def arguments(self) -> Mapping[str, Any]:
@@ -85,7 +84,6 @@ class CallingOperator(PieceOperator):
         return dataclasses.replace(self, place=context.place, columns=columns).on(*inputs)
 
     def functions(self) -> Mapping[str, str]:
-        """Returns a digest of the function's code."""
         return {self.name: code_digest(self.fn)}
 
 
@@ -100,12 +98,10 @@ class PredicateOperator(CallingOperator):
     format: BatchFormat = "arrow"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema."""
         check_names(self.columns, inputs[0])
         return inputs[0]
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the columns that the function reads."""
         return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
 
 
@@ -129,7 +125,6 @@ class FunctionOperator(CallingOperator):
         return dataclasses.replace(Operator.on(self, *inputs), schema=self.types)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the columns that the function reads."""
         return (None if self.columns is None else frozenset(self.columns),)
 
 

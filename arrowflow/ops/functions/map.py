@@ -45,11 +45,9 @@ class Map(MappingOperator):
         return Traits(opaque=True, local=True, in_turn=True, keeps_number=keeps)
 
     def rows_again(self, rows: int) -> int | None:
-        """Returns as many rows, if the function keeps them."""
         return rows if self.traits.keeps_number else MappingOperator.rows_again(self, rows)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
         return self.specs(
             MapKernel,
             fact=f"{function_name(self.fn)}({self.format}), one call a piece",
@@ -73,7 +71,6 @@ class MapKernel(StatelessKernel):
         )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
-        """Returns the function's result for a chunk."""
         return whole(self._node.policy, chunk, lambda: self._result(chunk, origin))
 
     def _result(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:

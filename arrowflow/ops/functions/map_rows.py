@@ -55,17 +55,13 @@ class MapRows(MappingOperator):
     @property
     def traits(self) -> Traits:  # type: ignore[override]  # bad rows may be left out
         """One row out per row in, unless bad rows are left out."""
-        if self.policy.leaves_out:
-            return Traits(opaque=True, local=True, in_turn=True)
-        return Traits(one_to_one=True, opaque=True, local=True)
+        return Traits(one_to_one=not self.policy.leaves_out, opaque=True, local=True, in_turn=True)
 
     @property
     def by_row(self) -> bool:
-        """The function is called for single rows."""
         return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
         return self.specs(
             MapRowsKernel,
             fact=f"{function_name(self.fn)}(row), one call a row, slow: {FASTER}",
@@ -82,7 +78,6 @@ class MapRowsKernel(StatelessKernel):
         self._function = UserFunction(node.fn, context, node.place)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
-        """Returns the function's results for the rows of a piece."""
         node, given = self._node, chunk
         if node.columns is not None:
             check_columns(node.columns, chunk.schema)

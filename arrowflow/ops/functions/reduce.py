@@ -29,11 +29,9 @@ class Reduce(RowOperator, PieceOperator):
     traits: ClassVar[Traits] = Traits()
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing."""
         return {}
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (without a `batch` before it)."""
         return recut_specs(self)
 
 

@@ -71,7 +71,6 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
     lane: Lane | None = None
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns seed and whether epochs differ."""
         return {"size": None, "seed": self.seed, "reshuffle_each_iteration": self.reshuffle_each_iteration}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -90,7 +89,6 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
         return dataclasses.replace(self, lane=lane)
 
     def dealt_rows(self) -> int:
-        """Returns the rows of its order."""
         rows = rows_in_lanes(self)
         return rows if isinstance(rows, int) else 0
 
@@ -99,7 +97,6 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
         return max(share, SharedByEpochs.NUMBER)
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int]:
-        """Returns the number of rows, which is the position."""
         return (rows,), rows
 
     def _order(self, context: Context) -> Callable[[AllRows], Order]:
@@ -108,7 +105,6 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
         return lambda rows: in_lane(Permutation(rows.num_rows, key), self.lane, context.epoch)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of descriptors and the gatherer."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -192,7 +188,7 @@ class WholeOrder(Order, Protocol):
         """Returns the rows at some places. Any worker, several at once."""
 
 
-class LaneOrder:
+class LaneOrder(Order):
     """The places of one lane in an order that is cut into batches of all lanes."""
 
     def __init__(self, order: WholeOrder, lane: Lane, epoch: int) -> None:
@@ -208,11 +204,9 @@ class LaneOrder:
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """The memory of the order."""
         return self._order.buffers
 
     def part(self, start: int, stop: int) -> Places:
-        """See `Order.part`."""
         numbers = np.arange(start, stop, dtype=np.int64)
         batch, place = np.divmod(numbers, self._part)
         whole = batch * self._size + self._first + place
@@ -262,7 +256,6 @@ class RowCollectKernel(SerialKernel):
         return None
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Keeps the descriptors that have rows."""
         if item.chunk.num_rows:
             rows: Rows = InPlaceRows(item.chunk) if isinstance(item.chunk, pa.RecordBatch) else item.chunk
             self._parts.append(rows)
@@ -277,7 +270,6 @@ class RowCollectKernel(SerialKernel):
         return iter(())
 
     def finish(self) -> Iterator[Item]:
-        """Yields the parts of the output that were not delivered yet."""
         if not self._parts:
             return
         rows = AllRows(self._parts, self._tickets)
@@ -298,7 +290,6 @@ class OutputPartKernel(ReaderKernel):
         return payload.num_rows * (3 * rows.num_bytes // rows.num_rows + NUMBERS_BYTES)
 
     def read(self, payload: OutputPart) -> Iterator[Made]:
-        """Yields the part."""
         try:
             chunk = payload.rows.gather(payload.order.part(payload.start, payload.stop))
         except pa.ArrowInvalid as error:

@@ -8,6 +8,7 @@ rows, in any order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -85,20 +86,15 @@ class InPlaceRows(NamedTuple):
         return gathered(self.chunk, places)
 
 
-class PickedRows(NamedTuple):
-    """Some of the rows of a source, by their numbers.
-
-    Attributes:
-        rows: The rows.
-        numbers: The numbers of those that are picked.
-    """
+@dataclass(frozen=True, slots=True)
+class PickedRows(Rows):
+    """Some of the rows of a source, by their numbers there."""
 
     rows: Rows
     numbers: range
 
     @property
     def num_rows(self) -> int:
-        """How many rows they are."""
         return len(self.numbers)
 
     @property
@@ -108,20 +104,16 @@ class PickedRows(NamedTuple):
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """See `Rows.buffers`."""
         return self.rows.buffers
 
     @property
     def check(self) -> Callable[[], None] | None:
-        """See `Rows.check`."""
         return self.rows.check
 
     def slice(self, offset: int, length: int | None = None) -> PickedRows:
-        """See `Rows.slice`."""
-        return self._replace(numbers=self.numbers[offset:][:length])
+        return PickedRows(self.rows, self.numbers[offset:][:length])
 
     def gather(self, places: Places) -> pa.RecordBatch:
-        """See `Rows.gather`."""
         return self.rows.gather(places * self.numbers.step + self.numbers.start)
 
 
@@ -167,14 +159,12 @@ class AllRows:
     def gather(self, numbers: Places) -> pa.RecordBatch:
         """Returns the rows with these numbers, in this order. Any worker may call it, several at once."""
         # Before: to read a mapped file that became shorter ends the process. After: the rows may be of two versions.
-        self._check()
-        found = self._gathered(numbers)
-        self._check()
-        return found
-
-    def _check(self) -> None:
         for check in self._checks:
             check()
+        found = self._gathered(numbers)
+        for check in self._checks:
+            check()
+        return found
 
     def _gathered(self, numbers: Places) -> pa.RecordBatch:
         owners = self._parts_of(numbers)

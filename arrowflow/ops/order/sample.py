@@ -40,7 +40,7 @@ from arrowflow.ops.order.global_shuffle import (
     in_lane,
     split_source,
 )
-from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
+from arrowflow.ops.order.random_access import AllRows, InPlaceRows
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import Places
 from arrowflow.options import ResolvedOptions, check_flag, check_seed, check_size
@@ -119,7 +119,6 @@ class Sample(RowOperator, InLanes):
 
     @property
     def title(self) -> str:
-        """Its name and number of rows."""
         return f"{self.name}({self.count:,})"
 
     @property
@@ -128,7 +127,6 @@ class Sample(RowOperator, InLanes):
         return AGAIN_BYTES if self.replacement else ONCE_BYTES
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns all that decides which rows are drawn."""
         return {
             "count": self.count,
             "weights": self.weights.digest(),
@@ -138,7 +136,6 @@ class Sample(RowOperator, InLanes):
         }
 
     def describe(self) -> str:
-        """Returns rows and weights as text."""
         return f"{self.name}({self.count}, weights={self.weights!r}, replacement={self.replacement})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -176,7 +173,6 @@ class Sample(RowOperator, InLanes):
         return weigh
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and those that the weights are made from."""
         return (None if wanted is None else wanted | self._read_for_weights(),)
 
     def _read_for_weights(self) -> frozenset[str]:
@@ -184,7 +180,6 @@ class Sample(RowOperator, InLanes):
         return names or frozenset()
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows to draw."""
         return self.count
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
@@ -196,11 +191,9 @@ class Sample(RowOperator, InLanes):
         return dataclasses.replace(self, lane=lane)
 
     def dealt_rows(self) -> int:
-        """Returns the rows to draw."""
         return self.count
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of descriptors, which draws, and the gatherer."""
         known = fold(self.inputs[0], lambda node, counts: node.count_rows(counts))
         floor_bytes = self.row_bytes * known if isinstance(known, int) else 0
         return (
@@ -241,7 +234,6 @@ class DrawKernel(RowCollectKernel):
         self._key = (node.seed, WEIGHTED_DRAWS, context.epoch if node.reshuffle_each_iteration else 0)
 
     def finish(self) -> Iterator[Item]:
-        """Yields the parts of the output that were not delivered yet."""
         if self._node.count and not self._parts:
             raise DataError(f"its input has no rows, expected some to draw {self._node.count:,} from")
         return super().finish() if self._node.count else iter(())
@@ -284,7 +276,9 @@ class DrawKernel(RowCollectKernel):
         weights, at = np.empty(num_rows), 0
         for part in self._parts:
             for start in range(0, part.num_rows, BLOCK_ROWS):
-                found = weigh(_everything(part.slice(start, BLOCK_ROWS)))
+                rows = part.slice(start, BLOCK_ROWS)
+                every = np.arange(rows.num_rows, dtype=np.int64)
+                found = weigh(rows.chunk if isinstance(rows, InPlaceRows) else rows.gather(every))
                 if found.null_count:
                     self._refuse(at + found.is_null().index(True).as_py(), None)
                 weights[at : at + len(found)] = block = found.to_numpy()
@@ -303,13 +297,7 @@ class DrawKernel(RowCollectKernel):
         )
 
 
-def _everything(rows: Rows) -> pa.RecordBatch:
-    if isinstance(rows, InPlaceRows):
-        return rows.chunk
-    return rows.gather(np.arange(rows.num_rows, dtype=np.int64))
-
-
-class Again:
+class Again(WholeOrder):
     """Draws with replacement: the row at each place."""
 
     def __init__(self, weights: Floats, num_rows: int, key: Key) -> None:
@@ -326,15 +314,12 @@ class Again:
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """The running sum of weights."""
         return (pa.py_buffer(self._ends),)
 
     def part(self, start: int, stop: int) -> Places:
-        """See `Order.part`."""
         return self._rows(uniforms(self._key, start, stop))
 
     def at(self, places: Places) -> Places:
-        """See `WholeOrder.at`."""
         if not len(places):
             return places
         first, last = int(places.min()), int(places.max())
@@ -344,7 +329,7 @@ class Again:
         return np.minimum(np.searchsorted(self._ends, draws * self._ends[-1], side="right"), self._last)
 
 
-class Once:
+class Once(WholeOrder):
     """Draws without replacement: the row at each place."""
 
     def __init__(self, weights: Floats, num_rows: int, key: Key) -> None:
@@ -362,13 +347,10 @@ class Once:
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """The numbers of the rows."""
         return (pa.py_buffer(self._numbers),)
 
     def part(self, start: int, stop: int) -> Places:
-        """See `Order.part`."""
         return self._numbers[start:stop]
 
     def at(self, places: Places) -> Places:
-        """See `WholeOrder.at`."""
         return self._numbers[places]

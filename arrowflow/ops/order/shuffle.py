@@ -81,11 +81,9 @@ class Shuffle(RowOperator, InLanes, RowAccess):
 
     @property
     def title(self) -> str:
-        """Its name and size."""
         return f"{self.name}({self.size:,})"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns window, seed and whether epochs differ."""
         return {
             "size": self.size,
             "seed": self.seed,
@@ -107,7 +105,6 @@ class Shuffle(RowOperator, InLanes, RowAccess):
         return InLanes.obstacle(self, lanes, times) or small_windows(self.name, self.size, lanes)
 
     def rows_wanted(self, rows: int | None) -> int:
-        """Returns a window."""
         return self.size
 
     def rows_again(self, rows: int) -> int:
@@ -127,7 +124,6 @@ class Shuffle(RowOperator, InLanes, RowAccess):
         return (self.seed, WINDOW_ORDER, epoch if self.reshuffle_each_iteration else 0, number)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of windows and the gatherer."""
         window_bytes = row_bytes(self.schema) * self.size
         recycler = Recycler(options.ram_budget)  # for all epochs
         return (
@@ -162,10 +158,8 @@ class PermuteKernel(GatherKernel):
         self._recycler = recycler
 
     def gather(self, chunk: Parts, origin: Origin) -> pa.RecordBatch:
-        """Returns the window's rows in their new order."""
         order = permutation(chunk.num_rows, self._node.window_key(self._epoch, origin.split))
         return reordered(chunk.chunks, order, self._recycler)
 
     def limit(self, chunk: Parts) -> tuple[str, str, str]:
-        """See `GatherKernel.limit`."""
         return f"a window of {chunk.num_rows:,} rows cannot be gathered", "one window", "use a smaller window"

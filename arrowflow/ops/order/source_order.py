@@ -29,10 +29,8 @@ def bound_seed(given: int | None, context: BindContext) -> int:
 
 def permuted(count: int, order: SourceOrder, purpose: int, epoch: int, *more: int) -> Sequence[int]:
     """Returns a permutation of `range(count)` for one purpose of a source order."""
-    places: list[int] = permutation(
-        count, (order.seed, purpose, epoch if order.reshuffle else 0, *more)
-    ).tolist()
-    return places
+    key = (order.seed, purpose, epoch if order.reshuffle else 0, *more)
+    return [*permutation(count, key).tolist()]
 
 
 class Block(NamedTuple):

@@ -156,11 +156,10 @@ class ExplodeKernel(GatherKernel):
         at = schema.get_field_index(self._column)
         lists = rebased(chunk.column(at))
         rows = np.repeat(np.arange(len(lists), dtype=np.int64), rows_of(lists))
-        others = gathered(chunk.remove_column(at), rows) if chunk.num_columns > 1 else None
+        columns = gathered(chunk.remove_column(at), rows).columns if chunk.num_columns > 1 else []
         values = pc.list_flatten(lists)
         if lists.null_count:
             present = pl.Series(lists.is_valid()).to_numpy()[rows]
             places = np.maximum(np.cumsum(present, dtype=np.int64) - 1, 0)
             values = gathered(pa.record_batch([values], names=["values"]), places, present).column(0)
-        columns = [] if others is None else others.columns
         return pa.RecordBatch.from_arrays([*columns[:at], values, *columns[at:]], schema=schema)

@@ -208,7 +208,10 @@ class SeenKeys:
         self.num_keys += len(keys.first)
         parts.append(keys)
         while len(parts) > 1 and len(parts[-2].first) < 2 * len(parts[-1].first):
-            parts[-2:] = [_merged(parts[-2], parts[-1])]
+            one, other = parts[-2:]
+            first = np.concatenate([one.first, other.first])
+            order = np.argsort(first, kind="stable")  # a stable sort merges sorted parts
+            parts[-2:] = [Keys(first[order], np.concatenate([one.second, other.second])[order])]
 
 
 def _drop_known(left: npt.NDArray[np.bool_], keys: Keys, part: Keys) -> None:
@@ -224,12 +227,6 @@ def _drop_known(left: npt.NDArray[np.bool_], keys: Keys, part: Keys) -> None:
         known = part.second[places] == keys.second[candidates]
         left[candidates[known]] = False
         candidates, places = candidates[~known], places[~known] + 1
-
-
-def _merged(one: Keys, other: Keys) -> Keys:
-    first = np.concatenate([one.first, other.first])
-    order = np.argsort(first, kind="stable")  # a stable sort merges sorted parts
-    return Keys(first[order], np.concatenate([one.second, other.second])[order])
 
 
 class UniqueKernel(SerialKernel):
@@ -285,5 +282,4 @@ class ChosenKernel(GatherKernel):
     """Gathers the chosen rows."""
 
     def gather(self, chunk: Chosen, origin: Origin) -> pa.RecordBatch:
-        """Returns the rows; if all are chosen, the chunk as it is."""
         return chosen(chunk.chunk, chunk.rows)

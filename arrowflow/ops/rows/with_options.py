@@ -11,7 +11,7 @@ from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.bind import SetsOptions
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import Node, called
 from arrowflow.plan.traits import Traits
 
 
@@ -46,12 +46,9 @@ class WithOptions(RowOperator, SetsOptions):
         return True
 
     def describe(self) -> str:
-        fields = (
-            (field.name, getattr(self.options, field.name)) for field in dataclasses.fields(self.options)
-        )
-        return (
-            f"with_options({', '.join(f'{name}={value!r}' for name, value in fields if value is not None)})"
-        )
+        names = (field.name for field in dataclasses.fields(self.options))
+        settings = {name: getattr(self.options, name) for name in names}
+        return called(self.name, {name: value for name, value in settings.items() if value is not None})
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         return ()
