@@ -6,7 +6,6 @@ arguments and their input's schema. Rules replace neighbours by one `Columns`, w
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,11 +116,9 @@ class ColumnOperator(Operator):
         listed.reverse()
         if tuple(listed) == self.steps(schema) and len(wanted) == len(self.schema):
             return self
-        narrowed = Columns(listed=tuple(listed), operators=self.operators_merged())
         if isinstance(listed[-1], Where) and len(wanted) < len(self.schema):
-            keep = Project(tuple((name, Keep(name)) for name in self.schema.names if name in wanted))
-            narrowed = dataclasses.replace(narrowed, listed=(*narrowed.listed, keep))
-        return narrowed.on(*self.inputs)
+            listed.append(Project(tuple((name, Keep(name)) for name in self.schema.names if name in wanted)))
+        return Columns(listed=tuple(listed), operators=self.operators_merged()).on(*self.inputs)
 
     def stored_columns(self, schema: pa.Schema) -> frozenset[str]:
         """Returns the decimals of its input that it also takes as the integers by which they are stored."""
@@ -218,12 +215,8 @@ class Columns(ColumnOperator):
     @property
     def stacks(self) -> bool:
         """Whether any step joins several columns into one."""
-        return any(
-            isinstance(output, Stack)
-            for step in self.listed
-            if isinstance(step, Project)
-            for _, output in step.outputs
-        )
+        projects = [step for step in self.listed if isinstance(step, Project)]
+        return any(isinstance(output, Stack) for step in projects for _, output in step.outputs)
 
     def operators_merged(self) -> tuple[str, ...]:
         return self.operators
@@ -255,8 +248,7 @@ def check_columns(names: Sequence[str], schema: pa.Schema) -> None:
 
 def check_unique(names: Sequence[str]) -> None:
     """Raises `PlanError` if an output column would come twice."""
-    twice = repeated(names)
-    if twice:
+    if twice := repeated(names):
         raise PlanError(
             f"output columns have different names, got {', '.join(map(repr, twice))} more than once"
         )
@@ -368,8 +360,7 @@ def values_by_column(pairs: Iterable[tuple[Any, Any]], schema: pa.Schema) -> dic
         PlanError: A column is unknown, or has two values.
     """
     found = [(name, value) for chosen, value in pairs for name in names_on((chosen,), schema)]
-    twice = repeated([name for name, _ in found])
-    if twice:
+    if twice := repeated([name for name, _ in found]):
         raise PlanError(f"expected one value for each column, got two for {', '.join(map(repr, twice))}")
     return dict(found)
 

@@ -154,8 +154,6 @@ def random_box(
     within the image, the part is in the middle, as large as the shapes allow.
 
     Args:
-        width: Of the image.
-        height: Of the image.
         draws: `DRAWS` numbers from 0 to before 1.
         area: The least and the most share of the image.
         ratio: The least and the most width in parts of the height.

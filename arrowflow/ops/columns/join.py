@@ -24,12 +24,10 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.lookup.key_index import MAX_ROWS, MISSING, Groups, KeyIndex, Places, index_bytes
 from arrowflow.lookup.keys import check_keys
 from arrowflow.ops.columns.column_program import check_columns, column_names
-from arrowflow.ops.rows.explode import RepeatCutKernel
+from arrowflow.ops.rows.explode import repeat_cut_spec
 from arrowflow.ops.sources.from_memory import same_batches
-from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions, check_choice, check_flag
+from arrowflow.options import ResolvedOptions, check_choice, check_flag
 from arrowflow.plan.node import Columns, Node
-from arrowflow.plan.position import Mark
-from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.types import is_untyped, normalise, untyped
 
@@ -201,9 +199,8 @@ class Join(Operator):
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Leaves columns of the table out."""
         columns = tuple(name for name in self.columns if name in wanted)
-        return (
-            self if columns == self.columns else dataclasses.replace(self, columns=columns).on(*self.inputs)
-        )
+        same = columns == self.columns
+        return self if same else dataclasses.replace(self, columns=columns).on(*self.inputs)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         held = sum(self.table.buffers(groups=not self.unique).values())
@@ -217,14 +214,7 @@ class Join(Operator):
         )
         if self.unique:
             return (look_up,)
-        size = options.max_chunk_rows or MAX_CHUNK_ROWS
-        cut = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: RepeatCutKernel(lambda matches: matches.counts, size),
-            position=Shape(Mark),
-            facts=lambda: (f"cut where matches make {size:,} rows",),
-        )
+        cut = repeat_cut_spec(self.name, "matches", lambda matches: matches.counts, options)
         gather = KernelSpec(
             operator=self.name,
             kind="stateless",

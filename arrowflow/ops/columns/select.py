@@ -41,7 +41,7 @@ class ExpressionOperator(ColumnOperator):
             texts.append(text if name is None else f"{name}={text}")
         return f"{self.name}({', '.join(texts)})"
 
-    def carrying(self, columns: Sequence[str]) -> Node:
+    def carrying(self, columns: Sequence[str]) -> Self:
         """Names the columns that its selectors mean, so that they mean no more."""
         schema = self.inputs[0].schema
         assert schema is not None
@@ -67,10 +67,9 @@ class Select(ExpressionOperator):
         """Returns the node for the columns that an argument of a method names."""
         return dataclasses.replace(cls.of(below, tuple(columns), {}), operator=operator)
 
-    def carrying(self, columns: Sequence[str]) -> Node:
+    def carrying(self, columns: Sequence[str]) -> Self:
         """Selects these columns, too."""
         own = ExpressionOperator.carrying(self, columns)
-        assert isinstance(own, Select)
         return dataclasses.replace(own, exprs=(*own.exprs, *given_expressions(self.name, tuple(columns), {})))
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
@@ -88,17 +87,13 @@ def given_expressions(operator: str, exprs: tuple[Any, ...], named: Mapping[str,
     if not exprs and not named:
         raise PlanError(f"{operator}: expected at least one column")
     listed = [(None, expr) for expr in parse_many(exprs, operator=operator, allow_name=True)]
-    values = {
-        name: pl.lit(value) if isinstance(value, bool | int | float) else value
-        for name, value in named.items()
-    }
-    return (
-        *listed,
-        *(
-            (name, parse_expression(value, operator=operator, allow_name=True))
-            for name, value in values.items()
-        ),
-    )
+    return (*listed, *((name, _parsed(operator, value)) for name, value in named.items()))
+
+
+def _parsed(operator: str, value: Any) -> Expr:
+    if isinstance(value, bool | int | float):
+        value = pl.lit(value)
+    return parse_expression(value, operator=operator, allow_name=True)
 
 
 def expand_named(exprs: Named, schema: pa.Schema) -> list[tuple[str, Expr]]:

@@ -70,7 +70,6 @@ def by_row(
     """Returns the results for the single rows of a chunk.
 
     Args:
-        policy: The treatment of bad rows.
         given: The chunk.
         made: The results for the good rows, in front of the row that ends the run; None where there are none.
         bad: The faults of the bad rows among these, by their numbers.
@@ -167,9 +166,7 @@ def results_specs(
     """Returns the kernel that takes the results of a function in order, if one is needed.
 
     Args:
-        name: The operator's name.
         title: The name that the folder of bad rows gets.
-        policy: The treatment of bad rows.
         checked: The function whose first result declares the schema; None where the schema is known.
         by_row: Whether the function is called for single rows, so that there are results in front of a bad row.
         unit: The word for what the function is called for.

@@ -109,10 +109,8 @@ def code_digest(fn: Callable[..., Any]) -> str:
     """
     values: list[tuple[str, Any]] = []
     while isinstance(fn, functools.partial):
-        values += [
-            *((f"argument {index}", value) for index, value in enumerate(fn.args)),
-            *fn.keywords.items(),
-        ]
+        values += [(f"argument {index}", value) for index, value in enumerate(fn.args)]
+        values += fn.keywords.items()
         fn = fn.func
     if isinstance(fn, type):
         text = repr(_methods(fn))

@@ -255,9 +255,7 @@ class BatchFunction:
     """A user function of record batches, in the format that the user chose.
 
     Args:
-        fn: The function or class.
         lender: Keeps a class's instances.
-        place: The operator's.
         format: The format of the argument and of the result.
         columns: The only columns that `fn` reads and sees; None for all columns.
         schema: The schema of the result, for its tensors; the caller checks the rest.

@@ -277,8 +277,9 @@ class DrawKernel(RowCollectKernel):
         for part in self._parts:
             for start in range(0, part.num_rows, BLOCK_ROWS):
                 rows = part.slice(start, BLOCK_ROWS)
-                every = np.arange(rows.num_rows, dtype=np.int64)
-                found = weigh(rows.chunk if isinstance(rows, InPlaceRows) else rows.gather(every))
+                if not isinstance(rows, InPlaceRows):
+                    rows = InPlaceRows(rows.gather(np.arange(rows.num_rows)))
+                found = weigh(rows.chunk)
                 if found.null_count:
                     self._refuse(at + found.is_null().index(True).as_py(), None)
                 weights[at : at + len(found)] = block = found.to_numpy()

@@ -91,9 +91,8 @@ def _by_views(arrays: Sequence[pa.Array], order: npt.NDArray[Any]) -> pa.Array |
     """Returns the values in their order by one copy; None where values are short or null, or views cannot refer to them."""
     type = arrays[0].type
     view_type, offset_type = VIEWS[type.id]
-    views = np.zeros(
-        (len(order), 4), np.int32
-    )  # length, first bytes (that the cast does not read), buffer, offset
+    # Length, first bytes (which the cast does not read), buffer, offset.
+    views = np.zeros((len(order), 4), np.int32)
     buffers: list[pa.Buffer] = []
     start = total = 0
     for array in filter(len, arrays):

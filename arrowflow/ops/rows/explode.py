@@ -69,15 +69,8 @@ class Explode(Operator):
         return rows_of(rebased(chunk[self.column]))
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        size = options.max_chunk_rows or MAX_CHUNK_ROWS
         return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: RepeatCutKernel(self._counts, size),
-                position=Shape(Mark),
-                facts=lambda: (f"cut where lists make {size:,} rows",),
-            ),
+            repeat_cut_spec(self.name, "lists", self._counts, options),
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
@@ -106,6 +99,20 @@ def rows_of(lists: pa.Array) -> Counts:
     """Returns the number of rows that each list makes: its elements, and one for null."""
     lengths = pl.Series(pc.list_value_length(lists))  # `pc.fill_null` with a number would import pandas
     return lengths.fill_null(1).to_numpy().astype(np.int64)
+
+
+def repeat_cut_spec(
+    operator: str, what: str, counts: Callable[[Any], Counts], options: ResolvedOptions
+) -> KernelSpec:
+    """Returns the kernel that cuts chunks whose rows become many; `what` makes rows of them."""
+    size = options.max_chunk_rows or MAX_CHUNK_ROWS
+    return KernelSpec(
+        operator=operator,
+        kind="serial",
+        make=lambda context: RepeatCutKernel(counts, size),
+        position=Shape(Mark),
+        facts=lambda: (f"cut where {what} make {size:,} rows",),
+    )
 
 
 class RepeatCutKernel(SerialKernel):

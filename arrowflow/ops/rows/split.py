@@ -185,7 +185,7 @@ def _kept_before(rows: KeptByDraws) -> npt.NDArray[np.int64]:
 
 
 def _shares(fractions: object) -> list[float]:
-    found = list(fractions) if isinstance(fractions, list | tuple | np.ndarray) else [None]
+    found: list[Any] = list(fractions) if isinstance(fractions, list | tuple | np.ndarray) else [None]
     if not all(
         isinstance(share, int | float | np.number) and not isinstance(share, bool) and 0 < share <= 1
         for share in found

@@ -92,7 +92,9 @@ class TakeWhile(RowOperator):
         return (wanted.union(*(single.columns for single in expand(self.predicate, schema))),)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        program = OfSchema(self.program)
+        schema = self.inputs[0].schema
+        known = None if schema is None else self.program(schema)
+        program = OfSchema(lambda schema: known or self.program(schema))
         return (
             KernelSpec(
                 operator=self.name,
