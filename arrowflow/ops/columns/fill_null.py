@@ -100,7 +100,7 @@ _KINDS: Final[tuple[tuple[Any, ...], ...]] = (
     (datetime.date, pa.types.is_date),
     (datetime.timedelta, pa.types.is_duration),
 )
-"""Classes of values, a class in front of those that it derives from, and the types that take them as they are."""
+"""Classes of values, each in front of those it derives from, and the types that take them as they are."""
 
 
 def constant(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from arrowflow.ops.functions.bad_results import results_specs, whole
 from arrowflow.ops.functions.function import check_function, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, PredicateOperator, check_format
 from arrowflow.options import OnError, ResolvedOptions, parallel_calls
-from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
 
 T = TypeVar("T")
@@ -120,11 +119,6 @@ class FilterBy(PredicateOperator):
 
     num_parallel_calls: int | None = None
     policy: BadRowPolicy = BY_OPTIONS
-
-    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, for the key of its instances, and what becomes of bad pieces."""
-        policy = self.policy.within(context.options)
-        return PredicateOperator.bind(dataclasses.replace(self, policy=policy), inputs, context)
 
     def arguments(self) -> Mapping[str, Any]:
         return {**PredicateOperator.arguments(self), **self.policy.arguments()}

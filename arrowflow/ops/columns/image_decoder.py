@@ -237,11 +237,10 @@ class ImageDecoder:
                 f"the image is decoded to {image.shape} of {image.dtype}, and {self.mode} of uint8 was asked for"
             )
         image = self._part(image, draws)
-        height, width = self.size
         into = pixels if self.mode == "RGB" else pixels[..., 0]
         is_mirrored = draws is not None and self.flip and draws[-1] < 0.5
         how = getattr(cv2, RESIZES[self.resize])
-        made = cv2.resize(image, (width, height), dst=None if is_mirrored else into, interpolation=how)
+        made = cv2.resize(image, self.size[::-1], dst=None if is_mirrored else into, interpolation=how)
         if is_mirrored:
             cv2.flip(made, 1, dst=into)
 

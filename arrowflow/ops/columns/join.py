@@ -157,7 +157,6 @@ class Join(Operator):
         return {"on": list(self.key), "how": self.how, "unique": self.unique, "table": told}
 
     def identity(self) -> dict[str, Any]:
-        """Returns the arguments and the table itself."""
         return {"table": self.table.rows, "columns": self.columns, "arguments": self.arguments()}
 
     def describe(self) -> str:
@@ -197,7 +196,6 @@ class Join(Operator):
         return (None if wanted is None else wanted.difference(self.columns).union(self.key),)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Leaves columns of the table out."""
         columns = tuple(name for name in self.columns if name in wanted)
         same = columns == self.columns
         return self if same else dataclasses.replace(self, columns=columns).on(*self.inputs)

@@ -27,7 +27,7 @@ from arrowflow.caching.fingerprint.code import code_parts, names_in, nested
 from arrowflow.caching.fingerprint.data import write_data
 from arrowflow.caching.fingerprint.encoder import Encoder
 from arrowflow.caching.fingerprint.values import write_container, write_plain
-from arrowflow.errors import FingerprintError, FunctionError, PlanError, SchemaError, shown
+from arrowflow.errors import FingerprintError, PlanError, SchemaError, shown
 from arrowflow.interchange.enums import as_enum
 
 MAX_DIGESTED_BYTES: Final = 16 << 20
@@ -58,25 +58,6 @@ _BY_TEXT = (
 """Types whose values cannot change, and whose `repr` tells them."""
 
 _VALUES = (bool, int, float, complex, str, bytes, np.generic, pa.Array, pa.ChunkedArray, pa.Scalar, pl.Series)
-
-RETURNED: Final[dict[str, type]] = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}
-"""The result of a function, by format."""
-
-_GIVEN: Final = {
-    "arrow": ("a pyarrow.RecordBatch", "format='numpy' hands it arrays, format='polars' a data frame; "),
-    "numpy": ("a dict of arrays", ""),
-    "polars": ("a polars.DataFrame", ""),
-}
-"""The argument of a function, by format, and the other ways to call it."""
-
-_BY_ROW: Final = "`map_rows` calls a function row by row, slowly"
-
-_WAYS: Final[dict[type, str]] = {
-    dict: f"format='numpy' is for functions of arrays; {_BY_ROW}",
-    pl.DataFrame: "format='polars' is for functions of data frames",
-    pa.RecordBatch: "format='arrow' is for functions of record batches",
-}
-"""The way to call a function, by the type of its result."""
 
 
 def function_name(fn: Callable[..., Any]) -> str:
@@ -207,27 +188,6 @@ def check_function(operator: str, fn: object) -> None:
         raise PlanError(
             f"{operator}: of a class each worker makes an instance and calls that, and instances of "
             f"{fn.__qualname__} cannot be called; give it a method __call__, or pass a function"
-        )
-
-
-def given_hint(num_rows: int, format: str) -> str:
-    """Returns a hint for a function that raised: it may have been written for one row."""
-    given, others = _GIVEN[format]
-    return f" (it was given {num_rows:,} rows as {given}, not one row; {others}{_BY_ROW})"
-
-
-def row_hint(result: object) -> str:
-    """Returns a hint for a function whose result is one row; else an empty text."""
-    return f"; {_BY_ROW}" if isinstance(result, dict) and any(map(np.isscalar, result.values())) else ""
-
-
-def check_result(what: str, result: object, format: str) -> None:
-    """Raises `FunctionError` for a result of another type than `format` says."""
-    expected = RETURNED[format]
-    if not isinstance(result, expected):
-        raise FunctionError(
-            f"{what} is a {type(result).__name__}, expected a {expected.__name__}, since format={format!r}; "
-            f"{_WAYS.get(type(result), _BY_ROW)}"
         )
 
 

@@ -7,8 +7,9 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -34,15 +35,7 @@ from arrowflow.ops.columns.column_program import (
     given_names,
 )
 from arrowflow.ops.functions.bad_results import results_specs
-from arrowflow.ops.functions.function import (
-    RETURNED,
-    check_function,
-    check_result,
-    code_digest,
-    function_name,
-    given_hint,
-    row_hint,
-)
+from arrowflow.ops.functions.function import check_function, code_digest, function_name
 from arrowflow.ops.functions.user_function import UserFunction
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
 from arrowflow.options import OnError, check_choice, check_flag, check_seed, parallel_calls
@@ -53,6 +46,25 @@ from arrowflow.workarounds.slices import readable
 
 BatchFormat = Literal["arrow", "numpy", "polars"]
 FunctionExecutor = Literal["thread", "process"]
+
+_RETURNED: Final[dict[str, type]] = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}
+"""The result of a function, by format."""
+
+_GIVEN: Final = {
+    "arrow": ("a pyarrow.RecordBatch", "format='numpy' hands it arrays, format='polars' a data frame; "),
+    "numpy": ("a dict of arrays", ""),
+    "polars": ("a polars.DataFrame", ""),
+}
+"""The argument of a function, by format, and the other ways to call it."""
+
+_BY_ROW: Final = "`map_rows` calls a function row by row, slowly"
+
+_WAYS: Final[dict[type, str]] = {
+    dict: f"format='numpy' is for functions of arrays; {_BY_ROW}",
+    pl.DataFrame: "format='polars' is for functions of data frames",
+    pa.RecordBatch: "format='arrow' is for functions of record batches",
+}
+"""The way to call a function, by the type of its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +91,10 @@ class CallingOperator(PieceOperator):
         return {"fn": function_name(self.fn), **format, "columns": as_texts(self.columns)}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, for the keys of its random numbers and of its instances."""
+        """Notes its place, for the keys of random numbers and instances, and what becomes of bad rows."""
+        policy = {"policy": self.policy.within(context.options)} if hasattr(self, "policy") else {}
         columns = bound_names(self.columns, inputs[0].schema)
-        return dataclasses.replace(self, place=context.place, columns=columns).on(*inputs)
+        return dataclasses.replace(self, place=context.place, columns=columns, **policy).on(*inputs)
 
     def functions(self) -> Mapping[str, str]:
         return {self.name: code_digest(self.fn)}
@@ -180,14 +193,9 @@ class MappingOperator(FunctionOperator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns also the seed and, where they are not the defaults, so that older states go on, epoch and policy."""
+        """Adds the seed; so that older states go on, epoch and policy only where they are not the defaults."""
         epoch = {"epoch": True} if self.epoch else {}
         return {**FunctionOperator.arguments(self), "seed": self.seed, **epoch, **self.policy.arguments()}
-
-    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, and what becomes of bad rows."""
-        policy = self.policy.within(context.options)
-        return FunctionOperator.bind(dataclasses.replace(self, policy=policy), inputs, context)
 
     def describe(self) -> str:
         """Returns the operator as one line, with the place where its function runs."""
@@ -247,7 +255,7 @@ class MappingOperator(FunctionOperator):
 
 def check_format(operator: str, format: object) -> str:
     """Returns the format, or raises `PlanError` if it is not known."""
-    found: str = check_choice(operator, "format", format, RETURNED)
+    found: str = check_choice(operator, "format", format, _RETURNED)
     return found
 
 
@@ -300,7 +308,10 @@ class BatchFunction:
 
     def call(self, num_rows: int, *arguments: Any, then: Callable[[list[Any]], Any] | None = None) -> Any:
         """Returns the function's result; with `then`, the value that `then` makes of a list with the result."""
-        return self._function(*arguments, hint=given_hint(num_rows, self._format), then=then)
+        # The function may have been written for one row.
+        given, others = _GIVEN[self._format]
+        hint = f" (it was given {num_rows:,} rows as {given}, not one row; {others}{_BY_ROW})"
+        return self._function(*arguments, hint=hint, then=then)
 
     def batch(self, returned: list[Any], given: pa.RecordBatch | None) -> pa.RecordBatch:
         """Returns the function's result as a record batch, which the function cannot write any more.
@@ -314,7 +325,12 @@ class BatchFunction:
         """
         private = unshared(returned) if given is not None and self._format == "numpy" else frozenset()
         result = returned.pop()
-        check_result(self.what, result, self._format)
+        expected = _RETURNED[self._format]
+        if not isinstance(result, expected):
+            raise FunctionError(
+                f"{self.what} is a {type(result).__name__}, expected a {expected.__name__}, since "
+                f"format={self._format!r}; {_WAYS.get(type(result), _BY_ROW)}"
+            )
         try:
             foreign = self._format == "polars"
             take = None if given is None else TakeOver(given, unshared=private, foreign=foreign)
@@ -328,7 +344,9 @@ class BatchFunction:
             batch = self._normalised(result)
             return batch if take is None else take.batch(batch)
         except SchemaError as error:
-            raise FunctionError(f"{self.what} is no table: {error}{row_hint(result)}") from error
+            is_row = isinstance(result, dict) and any(map(np.isscalar, result.values()))
+            hint = f"; {_BY_ROW}" if is_row else ""
+            raise FunctionError(f"{self.what} is no table: {error}{hint}") from error
 
     def _normalised(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a result with the types that travel inside a pipeline. Most have one schema, which saves 10 µs."""

@@ -217,7 +217,6 @@ class _Results:
         )
 
     def batch(self) -> pa.RecordBatch:
-        """Returns the results as a record batch."""
         return batch_from_values(self._columns, self._types, self._what)
 
     def sort_out(self, refused: ArrowflowError) -> None:

@@ -102,7 +102,12 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
     def _order(self, context: Context) -> Callable[[AllRows], Order]:
         assert self.seed is not None
         key = (self.seed, GLOBAL_ORDER, context.epoch if self.reshuffle_each_iteration else 0)
-        return lambda rows: in_lane(Permutation(rows.num_rows, key), self.lane, context.epoch)
+
+        def order(rows: AllRows) -> Order:
+            whole = Permutation(rows.num_rows, key)
+            return whole if self.lane is None else LaneOrder(whole, self.lane, context.epoch)
+
+        return order
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         return (
@@ -211,11 +216,6 @@ class LaneOrder(Order):
         batch, place = np.divmod(numbers, self._part)
         whole = batch * self._size + self._first + place
         return self._order.at(np.where(numbers < self._whole, whole, self._rest + numbers - self._whole))
-
-
-def in_lane(order: WholeOrder, lane: Lane | None, epoch: int) -> Order:
-    """Returns the places of a lane in the order of an epoch, or all places where there are no lanes."""
-    return order if lane is None else LaneOrder(order, lane, epoch)
 
 
 class OutputPart(NamedTuple):

@@ -33,11 +33,11 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
 from arrowflow.ops.columns.column_program import Columns as ColumnSteps
 from arrowflow.ops.order.global_shuffle import (
+    LaneOrder,
     Order,
     RowCollectKernel,
     WholeOrder,
     gather_spec,
-    in_lane,
     split_source,
 )
 from arrowflow.ops.order.random_access import AllRows, InPlaceRows
@@ -247,7 +247,7 @@ class DrawKernel(RowCollectKernel):
         order = context.run_storage.get(drawn)
         if order is None:
             order = context.run_storage[drawn] = self._draw(rows)
-        return in_lane(order, node.lane, context.epoch)
+        return LaneOrder(order, node.lane, context.epoch)
 
     def _draw(self, rows: AllRows) -> WholeOrder:
         num_bytes = rows.num_rows * self._node.row_bytes

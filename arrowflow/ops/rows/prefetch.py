@@ -35,7 +35,6 @@ class Prefetch(RowOperator):
         return cls(inputs=(below,), count=check_size(cls.name, "buffer_size", buffer_size, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing: `prefetch` changes neither rows nor order."""
         return {}
 
     def identity(self) -> dict[str, Any]:

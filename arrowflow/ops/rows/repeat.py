@@ -142,7 +142,7 @@ class Repeat(RowOperator, InLanes, RowAccess):
 
 
 class RepeatPosition(NamedTuple):
-    """Position of a `RepeatKernel`: an epoch, whether any epoch had rows so far, and the input's position in the epoch."""
+    """Position of a `RepeatKernel`: the epoch, whether any had rows so far, and the input's position in it."""
 
     epoch: int
     had_rows: bool
@@ -213,7 +213,6 @@ class RepeatKernel(BoundaryKernel):
         return self.exhausted_at(self._index + opened)
 
     def ahead(self) -> None:
-        """Opens the next epoch while the current epoch's last calls still run."""
         if self._next is None and not self.exhausted_at(self._index + 1):
             self._next = self._context.open(0, self._first_epoch + self._index + 1, None)
 

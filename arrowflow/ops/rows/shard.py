@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.kernels.gather import GatherKernel, gathered
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Origin, Payload
 from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.order.random_access import InPlaceRows, PickedRows, Rows
@@ -86,7 +86,7 @@ class Shard(RowOperator):
 
 
 @dataclass(slots=True)
-class Strided:
+class Strided(Payload):
     """A chunk and the first of its wanted rows, of which there is one."""
 
     chunk: pa.RecordBatch | Rows
@@ -94,7 +94,6 @@ class Strided:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the chunk."""
         return self.chunk.num_rows
 
 

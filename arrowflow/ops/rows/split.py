@@ -109,7 +109,6 @@ class Split(RowOperator, InLanes):
         return too_few(self.name, rows, lanes, times) or obstacle_of(self.inputs[0], lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
-        """Deals the rows of the part."""
         rows = rows_in_lanes(self.inputs[0])
         assert isinstance(rows, int)
         part = dataclasses.replace(self, inputs=())  # without the rows of a source in memory
@@ -159,7 +158,7 @@ def _source(plan: Node) -> Node | None:
 
 @dataclass(frozen=True, slots=True)
 class KeptByDraws:
-    """The rows of a part of `of_rows` rows; see `KeptRows`. The sums of blocks are kept, and a block is drawn again."""
+    """The rows of a part of `of_rows` rows; see `KeptRows`. Sums of blocks are kept, blocks are drawn again."""
 
     split: Split
     of_rows: int

@@ -160,7 +160,6 @@ class TakeWhileKernel(StateKernel):
         return before
 
     def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the chunk, cut before the first row whose predicate is not true."""
         rows = min(map(_leading_true, self._masks(chunk)), default=chunk.num_rows)
         self.state = self.done = rows < chunk.num_rows
         return chunk.slice(0, rows) if self.done else chunk

@@ -70,15 +70,9 @@ class Unique(RowOperator):
         return {"columns": as_texts(self.columns)}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Finds the columns that selectors pick."""
         return dataclasses.replace(self, columns=bound_names(self.columns, inputs[0].schema)).on(*inputs)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema.
-
-        Raises:
-            PlanError: A column is unknown, or has a type that cannot be a key.
-        """
         schema = inputs[0]
         check_names(self.columns, schema)
         if is_untyped(schema):
@@ -163,11 +157,7 @@ class KeyHashKernel(StatelessKernel):
         self._check = OfSchema(lambda schema: node.output_schema([schema]))
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Keyed:
-        """Returns the chunk with its different keys.
-
-        Raises:
-            PlanError: The schema was unknown before the first chunk, and the key does not fit it.
-        """
+        """Returns the chunk with its different keys, after a check that they fit its schema."""
         self._check(chunk.schema)
         names = self._node.columns or chunk.schema.names
         return Keyed(chunk, *different(*hashes(chunk.select(list(names)))))
