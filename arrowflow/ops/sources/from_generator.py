@@ -70,27 +70,21 @@ class FromGenerator(Operator):
 
     @property
     def title(self) -> str:
-        """The operator's name and its function's."""
         return f"{self.name}({function_name(self.fn)})"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the function's name, and what a dict is."""
         return {"fn": function_name(self.fn), "elements": self.elements}
 
     def functions(self) -> Mapping[str, str]:
-        """Returns a digest of the function's code."""
         return {self.name: code_digest(self.fn)}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the declared schema; without a declared schema only a run tells."""
         return self.types
 
     def copies(self) -> tuple[str, ...]:
-        """Returns how the generator's elements are taken over."""
         return (copied_from(self.name),) if self.takes_over else ()
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of one task, and what makes chunks of its rows."""
         name = function_name(self.fn)
         source = KernelSpec(
             operator=self.name,
@@ -123,7 +117,6 @@ class GeneratorKernel(SourceKernel):
         self._takes_over = node.takes_over
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the one task."""
         yield Task(0 if position is None else position[0], Origin(0), streams=True)
 
     def read(self, task: Task) -> Iterator[Made]:

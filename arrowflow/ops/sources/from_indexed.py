@@ -64,30 +64,24 @@ class FromIndexed(DealtSource):
         return hash((len(self.places), self.memory))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns rows, schema and a checksum of some places."""
         sample = self.places[:: -(-len(self.places) // SAMPLED_PLACES) or 1]
         checksum = zlib.crc32(sample.tobytes())
         return {"rows": len(self.places), "schema": str(self.memory.types), "places": checksum}
 
     def describe(self) -> str:
-        """Returns rows and columns as one line."""
         columns = len(self.memory.types)
         return f"from_arrow({len(self.places):,} rows, {columns} columns in memory, by their indices)"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the batches' schema."""
         return self.memory.types
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
-        """Returns the number of places."""
         return len(self.places)
 
     def part(self, first: int, before: int) -> Self:
-        """Returns some of the places."""
         return dataclasses.replace(self, places=self.places[first:before])
 
     def random_access(self) -> Node:
-        """All rows are in memory."""
         return dataclasses.replace(self, in_place=True)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
@@ -102,7 +96,6 @@ class FromIndexed(DealtSource):
         ).on()
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of one task per split."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -136,11 +129,9 @@ class FromMapped(Operator):
         return hash((self.name, len(self.source)))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns rows and columns."""
         return {"rows": len(self.source), "columns": list(self.source.column_names)}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Returns the node for its rows."""
         return self._read().bind(inputs, context)
 
     def _read(self) -> Node:
@@ -152,11 +143,9 @@ class FromMapped(Operator):
         return FromIndexed(memory=memory, places=indices.column(0).to_numpy().astype(np.int64))
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns None: the node that it becomes knows."""
         return None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """See `bind`."""
         raise NotImplementedError
 
 

@@ -86,7 +86,6 @@ class FromMemory(DealtSource):
         return {"batches": [batch.num_rows for batch in self.batches]}
 
     def describe(self) -> str:
-        """Returns rows and columns as one line."""
         return f"from_arrow({self.count_rows(()):,} rows, {len(self.types)} columns in memory)"
 
     @property
@@ -95,25 +94,20 @@ class FromMemory(DealtSource):
         return self.given
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the batches' schema."""
         return self.types
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
-        """Returns the rows of all batches."""
         return sum(batch.num_rows for batch in self.batches)
 
     def with_source_order(self, order: SourceOrder) -> Node:
-        """Takes the order over, for blocks of rows."""
         return dataclasses.replace(self, blocks=Blocks.of(order))
 
     def in_lane(self, lane: Lane) -> Self:
-        """Takes the lane's part of the rows, or of the order of their blocks."""
         if self.blocks is not None:
             return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
         return DealtSource.in_lane(self, lane)
 
     def part(self, first: int, before: int) -> Self:
-        """Returns slices of some of the rows."""
         table = pa.Table.from_batches(self.batches, self.types).slice(first, before - first)
         return dataclasses.replace(self, batches=tuple(table.to_batches()))
 
@@ -131,7 +125,6 @@ class FromMemory(DealtSource):
         return (index, rows - starts[index]), rows
 
     def random_access(self) -> Node:
-        """All rows are in memory."""
         return dataclasses.replace(self, in_place=True)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
@@ -144,7 +137,6 @@ class FromMemory(DealtSource):
         return dataclasses.replace(self, batches=batches, types=types).on()
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of slices."""
         kind = tuple[int] if self.in_place else tuple[int, int]
         is_long = self.long_chunks and options.ram_budget >= LONG_CHUNKS_BUDGET
         rows = 2 * MAX_CHUNK_ROWS if is_long else MAX_CHUNK_ROWS
@@ -169,14 +161,12 @@ class MemoryKernel(SourceKernel):
         self._rows = chunk_rows
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields slices from `position` on."""
         first, row = (0, 0) if position is None else position
         for index in range(first, len(self._batches)):
             for start in range(row if index == first else 0, self._batches[index].num_rows, self._rows):
                 yield Task((index, start), Origin(index))
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the slice."""
         index, start = task.payload
         batch = self._batches[index]
         chunk = batch.slice(start, self._rows) if batch.num_rows > self._rows else batch.slice(start)
@@ -196,7 +186,6 @@ class BlockKernel(SourceKernel):
         self._epoch = epoch
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields blocks from `position` on."""
         first, row = (0, 0) if position is None else position
         for block in self._blocks.of_epoch(self._starts[-1], self._epoch):
             if block.turn >= first:
@@ -224,12 +213,10 @@ class InPlaceKernel(SourceKernel):
         self._batches = batches
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the record batches from `position` on."""
         for index in range(0 if position is None else position[0], len(self._batches)):
             yield Task(index, Origin(index))
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the record batch, unread."""
         yield Made(InPlaceRows(self._batches[task.payload]), (task.payload + 1,))
 
 

@@ -37,11 +37,9 @@ class FromStream(Operator):
     source: Any = field(hash=False)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the kind of source."""
         return {"source": type(self.source).__name__}
 
     def identity(self) -> dict[str, Any]:
-        """Returns the source as code, which makes streams."""
         return {"source": Code(self.source)}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -54,11 +52,9 @@ class FromStream(Operator):
         return _open(self.source)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the stream's schema, once it is bound."""
         return self.schema
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of one task."""
         assert self.schema is not None
         schema = self.schema
         return (
@@ -81,7 +77,6 @@ class FromDataset(FromStream):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.REPLAY)
 
     def identity(self) -> dict[str, Any]:
-        """Returns the identity of the dataset's files."""
         return dataset_identity(self.source)
 
 
@@ -96,7 +91,6 @@ class FromOneShot(FromStream):
         return self.source
 
     def identity(self) -> dict[str, Any]:
-        """Returns nothing that tells one stream from another."""
         reason = "is gone once it has been read, so nothing tells it from others"
         unknown = Unknown("a one-shot stream", reason, instead="pass a table or a list of batches")
         return {"source": unknown, "schema": self.source.schema}
@@ -114,11 +108,9 @@ class StreamKernel(SourceKernel):
         self._schema = schema
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the one task."""
         yield Task(0 if position is None else position[0], Origin(0), streams=True)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the stream's record batches, from the next row on."""
         number = rows = 0
         try:
             stream = _open(self._source)

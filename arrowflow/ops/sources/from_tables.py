@@ -50,11 +50,9 @@ class FromTables(FromGenerator):
     source: Tables = field(hash=False)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the kind of source."""
         return {"source": type(self.source).__name__}
 
     def identity(self) -> dict[str, Any]:
-        """Returns an unknown identity: the source may change without a trace."""
         reason = "reads its data anew each time, which may be other data"
         return {"source": Unknown(f"the {type(self.source).__name__}", reason)}
 
@@ -73,12 +71,11 @@ class FromTables(FromGenerator):
         return dataclasses.replace(self, bound=True, schema=types)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the schema of the tables, once it is bound."""
         return self.schema
 
 
 @dataclass(frozen=True, slots=True)
-class LazyFrame:
+class LazyFrame(Tables):
     """A lazy frame of Polars: run once an epoch, in its streaming engine."""
 
     frame: pl.LazyFrame
@@ -98,22 +95,20 @@ class LazyFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Scanner:
+class Scanner(Tables):
     """A `pyarrow.dataset.Scanner`."""
 
     scanner: Any
 
     def schema(self) -> pa.Schema:
-        """Returns the schema of its projection."""
         return self.scanner.projected_schema
 
     def tables(self) -> Iterator[pa.RecordBatch]:
-        """Yields its record batches."""
         return iter(self.scanner.to_reader())
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Tables):
     """An object that makes a new reader whenever it is asked, such as a scan of `pyiceberg`."""
 
     scan: Any
@@ -124,12 +119,11 @@ class Scan:
             return reader.schema
 
     def tables(self) -> Iterator[pa.RecordBatch]:
-        """Yields the record batches of a new reader."""
         return iter(self.scan.to_arrow_batch_reader())
 
 
 @dataclass(frozen=True, slots=True)
-class IterableDataset:
+class IterableDataset(Tables):
     """A `datasets.IterableDataset`."""
 
     dataset: Any
@@ -145,7 +139,7 @@ class IterableDataset:
 
 
 @dataclass(frozen=True, slots=True)
-class RayDataset:
+class RayDataset(Tables):
     """A `ray.data.Dataset`."""
 
     dataset: Any
@@ -157,5 +151,4 @@ class RayDataset:
         return tensor_schema(found) if isinstance(found, pa.Schema) else None
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yields its rows."""
         return map(tensor_table, self.dataset.iter_batches(batch_size=TABLE_ROWS, batch_format="pyarrow"))

@@ -107,7 +107,6 @@ class RowsKernel(SerialKernel):
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the rows that are there."""
         if isinstance(item.chunk, RowGroup):
             return self._take(item.chunk)
         return self._pass(item)

@@ -78,11 +78,9 @@ class ListFiles(DealtSource, FileSource):
         return {"names": self.names, **files_identity(self.store, self.files)}
 
     def describe(self) -> str:
-        """Returns the number of files, or the paths that the user named, as one line."""
         return f"{self.name}({f'{len(self.files):,} files' if self.bound else shown_paths(self.paths)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Lists the files."""
         store, files = resolve(
             self.paths,
             filesystem=self.filesystem,
@@ -103,7 +101,6 @@ class ListFiles(DealtSource, FileSource):
 
     @property
     def is_current(self) -> bool:
-        """Whether the paths still mean these files."""
         return not lists_anew(
             self.paths,
             self.files,
@@ -114,19 +111,15 @@ class ListFiles(DealtSource, FileSource):
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the one column `path`."""
         return SCHEMA
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
-        """Returns how many files there are."""
         return len(self.files)
 
     def part(self, first: int, before: int) -> Self:
-        """Returns some of the files."""
         return dataclasses.replace(self, files=self.files[first:before], names=self.names[first:before])
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of one task per split."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -145,14 +138,12 @@ class ListFilesKernel(SourceKernel):
         self._names = names
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the splits from `position` on."""
         first = 0 if position is None else position[0]
         for start in range(first, len(self._names), MAX_CHUNK_ROWS):
             rows = min(MAX_CHUNK_ROWS, len(self._names) - start)
             yield Task(start, Origin(start // MAX_CHUNK_ROWS), rows * PATH_BYTES)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the split's paths as one chunk."""
         names = self._names[task.payload : task.payload + MAX_CHUNK_ROWS]
         column = convert(pl.Series(names, dtype=pl.String).to_arrow(), SCHEMA.field(0).type)
         yield Made(pa.RecordBatch.from_arrays([column], schema=SCHEMA), (task.payload + len(names),))

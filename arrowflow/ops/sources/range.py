@@ -56,29 +56,23 @@ class Range(DealtSource):
     split_rows: int = field(default=MAX_CHUNK_ROWS, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns start, stop and step."""
         return {"start": self.start, "stop": self.stop, "step": self.step}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the one column `id`."""
         return SCHEMA
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
-        """Returns how many numbers there are."""
         return len(range(self.start, self.stop, self.step))
 
     def with_source_order(self, order: SourceOrder) -> Node:
-        """Takes the order over, for blocks of numbers."""
         return dataclasses.replace(self, blocks=Blocks.of(order, self.split_rows))
 
     def in_lane(self, lane: Lane) -> Self:
-        """Takes the lane's part of the numbers, or of the order of their blocks."""
         if self.blocks is not None:
             return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
         return DealtSource.in_lane(self, lane)
 
     def part(self, first: int, before: int) -> Self:
-        """Returns some of the numbers."""
         numbers = range(self.start, self.stop, self.step)[first:before]
         return dataclasses.replace(self, start=numbers.start, stop=numbers.stop)
 
@@ -92,11 +86,9 @@ class Range(DealtSource):
         return (turn,), before
 
     def random_access(self) -> Node:
-        """A number follows from its place."""
         return dataclasses.replace(self, in_place=True)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of one task per split."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -124,7 +116,6 @@ class RangeKernel(SourceKernel):
         self._epoch = epoch
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the splits from `position` on."""
         first = 0 if position is None else position[0]
         if self._in_place:
             yield Task(0, Origin(0))
@@ -144,7 +135,6 @@ class RangeKernel(SourceKernel):
         return self._rows.slice(block.start, block.stop - block.start)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the split's rows as one chunk."""
         if self._in_place:
             yield Made(self._rows, (1,))
             return

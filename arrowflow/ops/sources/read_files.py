@@ -102,7 +102,6 @@ class ReadFiles(ListFiles):
         return {**ListFiles.identity(self), "labels": self.label_names}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Lists the files, and names the labels."""
         bound: Any = ListFiles.bind(self, inputs, context)
         for file in bound.files:
             if file.size > self.max_bytes:
@@ -140,7 +139,6 @@ class ReadFiles(ListFiles):
         return dataclasses.replace(self, columns=names).on()
 
     def with_source_order(self, order: SourceOrder) -> Node:
-        """Takes the order over, for single files."""
         return dataclasses.replace(self, order=order)
 
     def random_access(self) -> Node:
@@ -180,7 +178,6 @@ class ReadFiles(ListFiles):
         return (start,), start
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of one task per split."""
         assert self.store is not None
         return (
             KernelSpec(
@@ -215,7 +212,6 @@ class ReadFilesKernel(SourceKernel):
         self._in_place = node.in_place
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the splits from `position` on."""
         contents = self._contents
         first = 0 if position is None else position[0]
         if self._in_place:
@@ -229,7 +225,6 @@ class ReadFilesKernel(SourceKernel):
             yield Task((starts[split], stop), Origin(split), part.num_bytes)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the files of the split as one chunk."""
         start, stop = task.payload
         part = self._contents.slice(start, stop - start)
         yield Made(part if self._in_place else part.everything(), (stop,))

@@ -146,7 +146,6 @@ class ReadLance(Range, FileSource):
         return pa.schema([each for each in self.types if each.name in self.columns])
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Leaves columns out, which are then not read."""
         assert self.schema is not None
         names = tuple(name for name in self.schema.names if name in wanted)
         return dataclasses.replace(self, columns=names).on()

@@ -34,7 +34,6 @@ class SplitFetcher(ReaderKernel):
         self._part = node.format.part
 
     def num_bytes(self, payload: SplitTask) -> int:
-        """Returns the bytes to fetch."""
         return 0 if self._is_kept(payload) else total_bytes(payload.footer, payload.ranges)
 
     def late_bytes(self, payload: SplitTask) -> int:

@@ -75,7 +75,6 @@ class FooterSource(SourceKernel):
         )
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields one task for a few files, from the first file of a block on."""
         for number, bundle in enumerate(self._bundles(self._files(position))):
             files = [self._node.files[each.number] for each in bundle]
             scanned = max(map(self._node.format.footer_bytes, files))  # one after the other
@@ -256,7 +255,6 @@ class SplitPlanner(SerialKernel):
             yield from self._joined([each.chunk for each in files])
 
     def finish(self) -> Iterator[Item]:
-        """Yields the last call."""
         return self._items(self._runs.rest())
 
     def _joined(self, files: list[OpenFile]) -> Iterator[Item]:

@@ -46,11 +46,9 @@ class WithProvenance(Operator):
         return cls(inputs=(below,), names=names)  # type: ignore[arg-type]  # three texts
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the names."""
         return {"names": list(self.names)}
 
     def describe(self) -> str:
-        """Returns the names as the arguments of the method."""
         return f"{self.name}({', '.join(map(repr, self.names))})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -65,7 +63,6 @@ class WithProvenance(Operator):
         return untyped([*inputs[0].names, *self.names])
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Is gone once bound."""
         raise NotImplementedError
 
 
