@@ -1,16 +1,24 @@
-"""`DealtSource`: the base of sources whose rows have numbers, so that lanes can be dealt parts of them."""
+"""Sources whose rows have numbers: `DealtSource`, which deals lanes parts of them, and the kernel that makes rows by number."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
+import pyarrow as pa
+
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import Operator
+from arrowflow.ops.order.source_order import Block
+from arrowflow.ops.order.spans import Places
 from arrowflow.plan.access import RowAccess
 from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
 from arrowflow.plan.node import Count
+from arrowflow.plan.position import Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +55,87 @@ class DealtSource(Operator, InLanes, RowAccess):
     @abstractmethod
     def part(self, first: int, before: int) -> Self:
         """Returns the source of some of its rows, by their numbers."""
+
+
+class NumberedRows(ABC):
+    """Rows that are made, read or gathered when a reader asks for them, by their numbers; see `Rows`."""
+
+    __slots__ = ()
+
+    buffers: tuple[pa.Buffer, ...] = ()
+    check: None = None
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """How many rows they are."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Bytes that the rows will take."""
+
+    @abstractmethod
+    def slice(self, offset: int, length: int | None = None) -> Self:
+        """See `Rows.slice`."""
+
+    @abstractmethod
+    def gather(self, places: Places) -> pa.RecordBatch:
+        """See `Rows.gather`."""
+
+    @abstractmethod
+    def everything(self) -> pa.RecordBatch:
+        """Returns all of them, in order, as new memory."""
+
+
+class NumberedKernel(SourceKernel):
+    """One task per split, or one task at all if rows stay in place; the position is (splits done,) or (rows done,).
+
+    Args:
+        rows: The rows.
+        splits: Yields the splits of these rows, in their order.
+        in_place: Whether rows stay in place.
+        by_rows: Whether the position counts rows, of splits that follow each other.
+        copies: How often a call holds the rows of its split.
+    """
+
+    def __init__(
+        self,
+        rows: NumberedRows,
+        splits: Callable[[], Iterator[Block]],
+        *,
+        in_place: bool = False,
+        by_rows: bool = False,
+        copies: int = 1,
+    ) -> None:
+        self._rows = rows
+        self._splits = splits
+        self._in_place = in_place
+        self._by_rows = by_rows
+        self._copies = copies
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        if self._in_place:
+            yield Task(None, Origin(0))
+            return
+        first = 0 if position is None else position[0]
+        for block in self._splits():
+            if (block.start if self._by_rows else block.turn) >= first:
+                yield Task(block, Origin(block.number), self._copies * self._part(block).num_bytes)
+
+    def _part(self, block: Block) -> NumberedRows:
+        return self._rows.slice(block.start, block.stop - block.start)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the split's rows as one chunk."""
+        if self._in_place:
+            yield Made(self._rows, (self._rows.num_rows if self._by_rows else 1,))
+            return
+        block: Block = task.payload
+        yield Made(self._part(block).everything(), (block.stop if self._by_rows else block.turn + 1,))
+
+
+def equal_splits(num_rows: int, size: int) -> Iterator[Block]:
+    """Yields the splits of so many rows; the last one may be short."""
+    for turn, start in enumerate(range(0, num_rows, size)):
+        yield Block(turn, turn, start, min(start + size, num_rows))

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import partial
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.interchange.tensors import tensor_table
-from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.order.random_access import AllRows, InPlaceRows
 from arrowflow.ops.order.spans import Places
-from arrowflow.ops.sources.dealt import DealtSource
-from arrowflow.ops.sources.from_memory import FromMemory, from_batches
+from arrowflow.ops.sources.dealt import DealtSource, NumberedKernel, NumberedRows, equal_splits
+from arrowflow.ops.sources.from_memory import FromMemory, MemoryKernel, from_batches
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Node
-from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
@@ -86,25 +85,29 @@ class FromIndexed(DealtSource):
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Leaves columns out, so that they are not gathered."""
-        names = [name for name in self.memory.types.names if name in wanted]
-        if len(names) == len(self.memory.types):
-            return self
-        batches = tuple(batch.select(names) for batch in self.memory.batches)
-        types = pa.schema([self.memory.types.field(name) for name in names])
-        return dataclasses.replace(
-            self, memory=dataclasses.replace(self.memory, batches=batches, types=types)
-        ).on()
+        return dataclasses.replace(self, memory=self.memory.of_columns(wanted)).on()
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         return (
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: IndexedKernel(self.of_epoch(context.epoch)),
+                make=lambda context: self.of_epoch(context.epoch).kernel(),
                 position=Shape(tuple[int]),
                 engine="arrow",
             ),
         )
+
+    def kernel(self) -> SourceKernel:
+        """Returns the kernel of these rows."""
+        num_rows = len(self.places)
+        if not num_rows:
+            return MemoryKernel((), MAX_CHUNK_ROWS)
+        parts = AllRows([InPlaceRows(batch) for batch in self.memory.batches], ())
+        rows = RowsAt(parts, self.places, -(-parts.num_bytes // parts.num_rows))
+        splits = partial(equal_splits, num_rows, MAX_CHUNK_ROWS)
+        # Two copies: columns of variable width are joined from parts and then put into their order.
+        return NumberedKernel(rows, splits, in_place=self.in_place, copies=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,48 +152,16 @@ class FromMapped(Operator):
         raise NotImplementedError
 
 
-class IndexedKernel(SourceKernel):
-    """One task per split, or one task at all if rows stay in place; the position is the number of the next split."""
-
-    def __init__(self, node: FromIndexed) -> None:
-        self._in_place = node.in_place
-        self._num_rows = len(node.places)
-        if self._num_rows:
-            parts = AllRows([InPlaceRows(batch) for batch in node.memory.batches], ())
-            self._rows = RowsAt(parts, node.places, -(-parts.num_bytes // parts.num_rows))
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the splits from `position` on."""
-        first = 0 if position is None else position[0]
-        if self._in_place:
-            if self._num_rows:
-                yield Task(0, Origin(0))
-            return
-        for split in range(first, -(-self._num_rows // MAX_CHUNK_ROWS)):
-            # Twice: columns of variable width are joined from parts and then put into their order.
-            yield Task(split, Origin(split), 2 * min(self._num_rows, MAX_CHUNK_ROWS) * self._rows.row_bytes)
-
-    def read(self, task: Task) -> Iterator[Made]:
-        """Yields the split's rows as one chunk."""
-        if self._in_place:
-            yield Made(self._rows, (1,))
-            return
-        part = self._rows.slice(task.payload * MAX_CHUNK_ROWS, MAX_CHUNK_ROWS)
-        yield Made(part.everything(), (task.payload + 1,))
-
-
-class RowsAt(NamedTuple):
-    """Rows at some places, gathered when a reader asks for them; see `Rows`."""
+@dataclass(frozen=True, slots=True)
+class RowsAt(NumberedRows):
+    """Rows at some places, gathered when a reader asks for them."""
 
     rows: AllRows
     places: Places
     row_bytes: int
-    buffers: tuple[pa.Buffer, ...] = ()
-    check: None = None
 
     @property
     def num_rows(self) -> int:
-        """How many rows they are."""
         return len(self.places)
 
     @property
@@ -199,13 +170,10 @@ class RowsAt(NamedTuple):
         return len(self.places) * self.row_bytes
 
     def slice(self, offset: int, length: int | None = None) -> RowsAt:
-        """See `Rows.slice`."""
-        return self._replace(places=self.places[offset:][:length])
+        return dataclasses.replace(self, places=self.places[offset:][:length])
 
     def gather(self, places: Places) -> pa.RecordBatch:
-        """See `Rows.gather`."""
         return self.rows.gather(self.places.take(places))
 
     def everything(self) -> pa.RecordBatch:
-        """Returns all rows."""
         return self.rows.gather(self.places)

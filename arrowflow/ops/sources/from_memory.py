@@ -129,12 +129,13 @@ class FromMemory(DealtSource):
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Leaves columns out where rows stay in place; otherwise a later operator does so."""
-        names = [name for name in self.types.names if name in wanted]
-        if not self.in_place or len(names) == len(self.types):
-            return self
-        batches = tuple(batch.select(names) for batch in self.batches)
-        types = pa.schema([self.types.field(name) for name in names])
-        return dataclasses.replace(self, batches=batches, types=types).on()
+        return self.of_columns(wanted).on() if self.in_place else self
+
+    def of_columns(self, wanted: frozenset[str]) -> Self:
+        """Returns the rows with no other columns than the wanted ones."""
+        types = pa.schema([each for each in self.types if each.name in wanted])
+        batches = tuple(batch.select(types.names) for batch in self.batches)
+        return dataclasses.replace(self, batches=batches, types=types)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         kind = tuple[int] if self.in_place else tuple[int, int]

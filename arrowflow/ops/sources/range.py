@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from functools import partial
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.kernels.context import Context
-from arrowflow.kernels.items import Made, Origin, Task
-from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.order.random_access import Rows
-from arrowflow.ops.order.source_order import Block, Blocks
+from arrowflow.ops.order.source_order import Blocks
 from arrowflow.ops.order.spans import Places
-from arrowflow.ops.sources.dealt import DealtSource
+from arrowflow.ops.sources.dealt import DealtSource, NumberedKernel, NumberedRows, equal_splits
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Node
-from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
@@ -55,6 +51,11 @@ class Range(DealtSource):
     in_place: bool = False
     split_rows: int = field(default=MAX_CHUNK_ROWS, compare=False, repr=False)
 
+    @property
+    def numbers(self) -> range:
+        """The numbers."""
+        return range(self.start, self.stop, self.step)
+
     def arguments(self) -> Mapping[str, Any]:
         return {"start": self.start, "stop": self.stop, "step": self.step}
 
@@ -62,7 +63,7 @@ class Range(DealtSource):
         return SCHEMA
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
-        return len(range(self.start, self.stop, self.step))
+        return len(self.numbers)
 
     def with_source_order(self, order: SourceOrder) -> Node:
         return dataclasses.replace(self, blocks=Blocks.of(order, self.split_rows))
@@ -73,7 +74,7 @@ class Range(DealtSource):
         return DealtSource.in_lane(self, lane)
 
     def part(self, first: int, before: int) -> Self:
-        numbers = range(self.start, self.stop, self.step)[first:before]
+        numbers = self.numbers[first:before]
         return dataclasses.replace(self, start=numbers.start, stop=numbers.stop)
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[tuple[int], int] | None:
@@ -82,7 +83,7 @@ class Range(DealtSource):
             return None
         if self.blocks is None or epoch is None:
             return (rows // self.split_rows,), rows - rows % self.split_rows
-        turn, before = self.blocks.behind(rows, len(range(self.start, self.stop, self.step)), epoch)
+        turn, before = self.blocks.behind(rows, len(self.numbers), epoch)
         return (turn,), before
 
     def random_access(self) -> Node:
@@ -93,92 +94,47 @@ class Range(DealtSource):
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=self.kernel,
+                make=lambda context: self.of_epoch(context.epoch).kernel(context.epoch),
                 position=Shape(tuple[int]),
                 engine="numpy",
             ),
         )
 
-    def kernel(self, context: Context) -> RangeKernel:
-        """Returns the kernel of one stream."""
-        node = self.of_epoch(context.epoch)
-        return RangeKernel(node, context.epoch, Uncounted(range(node.start, node.stop, node.step)))
+    def kernel(self, epoch: int) -> NumberedKernel:
+        """Returns the kernel of these rows in an epoch."""
+        num_rows, blocks = self.count_rows(()), self.blocks
+        if blocks is None:
+            splits = partial(equal_splits, num_rows, self.split_rows)
+        else:
+            splits = partial(blocks.of_epoch, num_rows, epoch)
+        return NumberedKernel(self.numbered(), splits, in_place=self.in_place)
+
+    def numbered(self) -> NumberedRows:
+        """Returns the rows."""
+        return Uncounted(self.numbers)
 
 
-class RangeKernel(SourceKernel):
-    """One task per split, or one task at all if rows stay in place; the position is (splits done,)."""
-
-    def __init__(self, node: Range, epoch: int, rows: NumberedRows) -> None:
-        self._rows = rows
-        self._split_rows = node.split_rows
-        self._in_place = node.in_place
-        self._blocks = node.blocks
-        self._epoch = epoch
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        first = 0 if position is None else position[0]
-        if self._in_place:
-            yield Task(0, Origin(0))
-            return
-        for block in self._splits():
-            if block.turn >= first:
-                yield Task(block, Origin(block.number), self._part(block).num_bytes)
-
-    def _splits(self) -> Iterator[Block]:
-        rows, size = self._rows.num_rows, self._split_rows
-        if self._blocks is not None:
-            return self._blocks.of_epoch(rows, self._epoch)
-        starts = enumerate(range(0, rows, size))
-        return (Block(turn, turn, start, min(start + size, rows)) for turn, start in starts)
-
-    def _part(self, block: Block) -> NumberedRows:
-        return self._rows.slice(block.start, block.stop - block.start)
-
-    def read(self, task: Task) -> Iterator[Made]:
-        if self._in_place:
-            yield Made(self._rows, (1,))
-            return
-        block: Block = task.payload
-        yield Made(self._part(block).everything(), (block.turn + 1,))
-
-
-class NumberedRows(Rows, Protocol):
-    """Rows that follow from their numbers."""
-
-    def slice(self, offset: int, length: int | None = None) -> NumberedRows:
-        """See `Rows.slice`."""
-
-    def everything(self) -> pa.RecordBatch:
-        """Returns all of them, in order, as new memory."""
-
-
-class Uncounted(NamedTuple):
-    """Numbers that are made when a reader asks for them; see `Rows`."""
+@dataclass(frozen=True, slots=True)
+class Uncounted(NumberedRows):
+    """Numbers that are made when a reader asks for them."""
 
     numbers: range
-    buffers: tuple[pa.Buffer, ...] = ()
-    check: None = None
 
     @property
     def num_rows(self) -> int:
-        """How many numbers they are."""
         return len(self.numbers)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the numbers will take."""
         return 8 * len(self.numbers)
 
     def slice(self, offset: int, length: int | None = None) -> Uncounted:
-        """See `Rows.slice`."""
         return Uncounted(self.numbers[offset:][:length])
 
     def everything(self) -> pa.RecordBatch:
-        """See `NumberedRows.everything`."""
         return self.gather(np.arange(len(self.numbers), dtype=np.int64))
 
     def gather(self, places: Places) -> pa.RecordBatch:
-        """See `Rows.gather`."""
         values = places * self.numbers.step
         values += self.numbers.start
         # Not Arrow's own memory: its first buffer takes a process 0.5 ms.

@@ -15,12 +15,13 @@ Four decisions matter.
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import polars as pl
@@ -32,17 +33,15 @@ from arrowflow.formats.protocol import check_unchanged, reading
 from arrowflow.interchange.binary import Memory, binary_column
 from arrowflow.interchange.enums import as_enum
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.items import Made, Origin, Task
-from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.order.source_order import permuted
+from arrowflow.ops.order.source_order import Block, permuted
 from arrowflow.ops.order.spans import Places
+from arrowflow.ops.sources.dealt import NumberedKernel, NumberedRows
 from arrowflow.ops.sources.files.splits import store_in_run
 from arrowflow.ops.sources.list_files import ListFiles
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.access import SourceOrder
 from arrowflow.plan.node import BindContext, Node
-from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.random import FILE_ORDER
@@ -183,7 +182,7 @@ class ReadFiles(ListFiles):
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: ReadFilesKernel(self.of_epoch(context.epoch), context),
+                make=lambda context: self.of_epoch(context.epoch).kernel(context),
                 position=Shape(tuple[int]),
                 phase="read",
                 engine="python",
@@ -193,6 +192,15 @@ class ReadFiles(ListFiles):
                 facts=lambda: (f"one call for up to {SPLIT_FILES} files",),
             ),
         )
+
+    def kernel(self, context: Context) -> NumberedKernel:
+        """Returns the kernel of these files."""
+        rows = FileContents(self, store_in_run(self.store, context))
+        return NumberedKernel(rows, self._splits, in_place=self.in_place, by_rows=True)
+
+    def _splits(self) -> Iterator[Block]:
+        borders = pairwise([*split_starts(self.files), len(self.files)])
+        return (Block(split, split, *files) for split, files in enumerate(borders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,34 +212,9 @@ class ReadImages(ReadFiles):
     suffixes: ClassVar[tuple[str, ...]] = IMAGE_SUFFIXES
 
 
-class ReadFilesKernel(SourceKernel):
-    """One task per split, or one task at all if the files are read by their numbers; the position is (files before the next one,)."""
-
-    def __init__(self, node: ReadFiles, context: Context) -> None:
-        self._contents = FileContents(node, store_in_run(node.store, context))
-        self._in_place = node.in_place
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        contents = self._contents
-        first = 0 if position is None else position[0]
-        if self._in_place:
-            if not first:
-                yield Task((0, contents.num_rows), Origin(0))
-            return
-        starts = split_starts(contents.node.files)
-        for split in range(bisect_left(starts, first), len(starts)):
-            stop = starts[split + 1] if split + 1 < len(starts) else contents.num_rows
-            part = contents.slice(starts[split], stop - starts[split])
-            yield Task((starts[split], stop), Origin(split), part.num_bytes)
-
-    def read(self, task: Task) -> Iterator[Made]:
-        start, stop = task.payload
-        part = self._contents.slice(start, stop - start)
-        yield Made(part if self._in_place else part.everything(), (stop,))
-
-
-class FileContents(NamedTuple):
-    """Files that are read when a reader asks for them; see `Rows`.
+@dataclass(frozen=True, slots=True)
+class FileContents(NumberedRows):
+    """Files that are read when a reader asks for them.
 
     Attributes:
         node: The files of an epoch, in its order.
@@ -240,32 +223,25 @@ class FileContents(NamedTuple):
 
     node: ReadFiles
     store: Store
-    buffers: tuple[pa.Buffer, ...] = ()
-    check: None = None
 
     @property
     def num_rows(self) -> int:
-        """How many files they are."""
         return len(self.node.files)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the wanted columns."""
         node = self.node
         reads = node.bytes_column in self._schema.names
         return sum(map(len, node.names)) + 12 * self.num_rows + (sum(map(_size, node.files)) if reads else 0)
 
     def slice(self, offset: int, length: int | None = None) -> FileContents:
-        """See `Rows.slice`."""
         stop = self.num_rows if length is None else offset + length
-        return self._replace(node=self.node.part(offset, stop))
+        return FileContents(self.node.part(offset, stop), self.store)
 
     def gather(self, places: Places) -> pa.RecordBatch:
-        """See `Rows.gather`."""
-        return self._replace(node=self.node.taking(places.tolist())).everything()
+        return FileContents(self.node.taking(places.tolist()), self.store).everything()
 
     def everything(self) -> pa.RecordBatch:
-        """Returns the rows of all its files, which it reads."""
         node, columns = self.node, []
         for each in self._schema:
             if each.name == "path":

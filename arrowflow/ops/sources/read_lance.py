@@ -15,21 +15,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple
+from functools import cache, partial
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError
+from arrowflow.expr import empty_batch
 from arrowflow.formats.types import conform, decoded_schema
 from arrowflow.formats.widths import bits_of, least_bytes
-from arrowflow.kernels.context import Context
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.spans import Places
-from arrowflow.ops.sources.range import Range, RangeKernel
+from arrowflow.ops.sources.dealt import NumberedRows
+from arrowflow.ops.sources.range import Range
 from arrowflow.optional import optional
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.file_source import FileSource
@@ -150,10 +151,6 @@ class ReadLance(Range, FileSource):
         names = tuple(name for name in self.schema.names if name in wanted)
         return dataclasses.replace(self, columns=names).on()
 
-    def random_access(self) -> Node:
-        """Rows are taken by their numbers."""
-        return dataclasses.replace(self, in_place=True)
-
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task per split; refuses blobs that would be taken by numbers, which gives no bytes."""
         assert self.schema is not None
@@ -174,66 +171,46 @@ class ReadLance(Range, FileSource):
             ),
         )
 
-    def kernel(self, context: Context) -> RangeKernel:
-        node = self.of_epoch(context.epoch)
-        return RangeKernel(node, context.epoch, LanceRows(node, _Dataset(node)))
+    def numbered(self) -> NumberedRows:
+        return LanceRows(self, cache(partial(_opened, self)))
 
 
-class _Dataset:
-    """A dataset that is opened when it is read, once a stream."""
-
-    def __init__(self, node: ReadLance) -> None:
-        self._node = node
-
-    @cached_property
-    def opened(self) -> Any:
-        """The `lance.LanceDataset`."""
-        return _opened(self._node)
-
-
-class LanceRows(NamedTuple):
-    """Rows that are read when a reader asks for them; see `Rows`.
+@dataclass(frozen=True, slots=True)
+class LanceRows(NumberedRows):
+    """Rows that are read when a reader asks for them.
 
     Attributes:
         node: The source of these rows.
-        dataset: The dataset.
+        opened: Opens the dataset, once a stream.
     """
 
     node: ReadLance
-    dataset: _Dataset
-    buffers: tuple[pa.Buffer, ...] = ()
-    check: None = None
+    opened: Callable[[], Any]
 
     @property
     def num_rows(self) -> int:
-        """How many rows they are."""
         return self.node.stop - self.node.start
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the wanted columns, about."""
         return self.num_rows * self.node.row_bytes(self._schema)
 
     def slice(self, offset: int, length: int | None = None) -> LanceRows:
-        """See `Rows.slice`."""
-        return self._replace(
-            node=self.node.part(offset, self.num_rows if length is None else offset + length)
-        )
+        stop = self.num_rows if length is None else offset + length
+        return LanceRows(self.node.part(offset, stop), self.opened)
 
     def gather(self, places: Places) -> pa.RecordBatch:
-        """See `Rows.gather`."""
         if not self._schema.names:
             return _without_columns(len(places))
         with _located(self.node):
-            table = self.dataset.opened.take(places + self.node.start, columns=self._schema.names)
+            table = self.opened().take(places + self.node.start, columns=self._schema.names)
             return self._batch(table, len(places))
 
     def everything(self) -> pa.RecordBatch:
-        """See `NumberedRows.everything`."""
         if not self._schema.names:
             return _without_columns(self.num_rows)
         with _located(self.node):
-            scanner = self.dataset.opened.scanner(
+            scanner = self.opened().scanner(
                 columns=self._schema.names,
                 offset=self.node.start,
                 limit=self.num_rows,
@@ -248,9 +225,7 @@ class LanceRows(NamedTuple):
             raise SourceError(f"it gave {table.num_rows:,} rows where it had {num_rows:,} when it was bound")
         parts = [part for batch in table.to_batches() for part in conform(batch, self._schema)]
         if not parts:
-            return pa.RecordBatch.from_arrays(
-                [pa.nulls(0, type) for type in self._schema.types], schema=self._schema
-            )
+            return empty_batch(self._schema)
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     @property
@@ -274,19 +249,14 @@ def _opened(node: ReadLance) -> Any:
     try:
         return lance.dataset(node.table, version=node.version, storage_options=options)
     except ValueError as error:  # what it has for all that is missing
-        known = [] if node.version is None else _versions(lance, node.table, options)
+        if node.version is None:
+            raise
+        known = [each["version"] for each in lance.dataset(node.table, storage_options=options).versions()]
         if not known:
             raise
-        raise SourceError(f"there is no version {node.version}; there are {_said(known)}") from error
-
-
-def _versions(lance: Any, table: str, options: Mapping[str, str] | None) -> list[int]:
-    return [each["version"] for each in lance.dataset(table, storage_options=options).versions()]
-
-
-def _said(versions: Sequence[int]) -> str:
-    shown = ", ".join(map(str, versions[-10:]))
-    return f"{shown} and {len(versions) - 10} before them" if len(versions) > 10 else shown
+        shown = ", ".join(map(str, known[-10:]))
+        more = f" and {len(known) - 10} before them" if len(known) > 10 else ""
+        raise SourceError(f"there is no version {node.version}; there are {shown}{more}") from error
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops.rows import repeat
-from arrowflow.ops.sources.range import Range, RangeKernel
+from arrowflow.ops.sources.dealt import NumberedKernel
+from arrowflow.ops.sources.range import Uncounted
 from arrowflow.optimizer import RULES
 from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, raising
 from tests.ops.tables import NUMBERS, identity, ids, numbers, refused, rows_of
@@ -206,15 +207,15 @@ def test_short_epochs_are_those_that_would_run(name: str, monkeypatch: pytest.Mo
 def test_short_epochs_run_once(
     make: Callable[[], af.Dataset], runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Range] = []
-    kernel = RangeKernel.__init__
+    made: list[range] = []
+    kernel = NumberedKernel.__init__
 
-    def counted(self: RangeKernel, node: Range, *arguments: Any) -> None:
-        if node.start == 0 and node.stop != CHOSEN_ROWS:
-            made.append(node)
-        kernel(self, node, *arguments)
+    def counted(self: NumberedKernel, rows: Uncounted, *arguments: Any, **options: Any) -> None:
+        if rows.numbers.start == 0 and rows.numbers.stop != CHOSEN_ROWS:
+            made.append(rows.numbers)
+        kernel(self, rows, *arguments, **options)
 
-    monkeypatch.setattr(RangeKernel, "__init__", counted)
+    monkeypatch.setattr(NumberedKernel, "__init__", counted)
     assert make().to_table().num_rows
     assert len(made) in {runs, runs + 1}  # one may be opened ahead
 
