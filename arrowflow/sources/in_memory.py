@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -17,13 +16,7 @@ from arrowflow.ops.sources.from_memory import from_batches, given_schema
 from arrowflow.ops.sources.range import Range
 from arrowflow.options import whole_number
 
-if TYPE_CHECKING:
-    pass
-
 MAX_INT64 = (1 << 63) - 1
-
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-Partitioning = Literal["auto", "hive"] | None
 
 
 def from_arrow(source: Any) -> Dataset:

@@ -18,7 +18,6 @@ from arrowflow.formats import FORMATS, Format, configured, find, known_names, re
 from arrowflow.observe.guessed_names import OF_LIBRARY
 from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
-from arrowflow.ops.sources.files.partitions import check_partitioning
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import AUTOTUNE, OnError, check_choice, check_flag, parallel_calls, with_arguments
@@ -98,7 +97,7 @@ def read(
             format=configured(found, options),
             paths=taken(paths),
             filesystem=place_of(operator, filesystem, storage_options),
-            partitioning=check_partitioning(operator, partitioning),
+            partitioning=check_choice(operator, "partitioning", partitioning, ("auto", "hive", None)),
             missing_columns=check_choice(operator, "missing_columns", missing_columns, ("error", "null")),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),

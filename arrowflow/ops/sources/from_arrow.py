@@ -5,7 +5,6 @@ Libraries are found among the loaded modules, and never imported.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import Any, Final
@@ -17,7 +16,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError, SourceError, said
 from arrowflow.ops.sources.from_indexed import FromMapped
 from arrowflow.ops.sources.from_memory import from_batches
-from arrowflow.ops.sources.from_stream import FromDataset, FromOneShot, FromStream, OneShot, is_dataset
+from arrowflow.ops.sources.from_stream import FromDataset, FromOneShot, FromStream, OneShot, is_instance
 from arrowflow.ops.sources.from_tables import (
     FromTables,
     IterableDataset,
@@ -39,7 +38,7 @@ def from_arrow(source: Any) -> Node:
     tables = _tables(source)
     if tables is not None:
         return FromTables(fn=tables.tables, source=tables)
-    if _is(source, "datasets", "Dataset"):
+    if is_instance(source, "datasets", "Dataset"):
         return FromMapped(source=source)
     if not hasattr(source, "__arrow_c_stream__") and hasattr(source, "__arrow_c_array__"):
         try:
@@ -54,26 +53,17 @@ def from_arrow(source: Any) -> Node:
 def _tables(source: Any) -> Tables | None:
     if isinstance(source, pl.LazyFrame):
         return LazyFrame(source)
-    if _is(source, "datasets", "IterableDataset"):
+    if is_instance(source, "datasets", "IterableDataset"):
         return IterableDataset(source)
-    if _is(source, "ray.data", "Dataset"):
+    if is_instance(source, "ray.data", "Dataset"):
         return RayDataset(source)
-    if _is(source, "pyarrow.dataset", "Scanner"):
+    if is_instance(source, "pyarrow.dataset", "Scanner"):
         return Scanner(source)
     return None
 
 
-def _is(source: Any, module: str, name: str) -> bool:
-    kind = getattr(sys.modules.get(module), name, None)
-    return isinstance(kind, type) and isinstance(source, kind)
-
-
 def _held_or_streamed(source: Any) -> Node:
-    """Returns the node for any object that holds or streams Arrow data.
-
-    Raises:
-        PlanError: The object does neither.
-    """
+    """Returns the node for any object that holds or streams Arrow data."""
     if isinstance(source, pa.RecordBatch):
         source = [source]
     if isinstance(source, pl.DataFrame):
@@ -88,7 +78,7 @@ def _held_or_streamed(source: Any) -> Node:
         return from_batches(source, source[0].schema)
     if isinstance(source, pa.RecordBatchReader):
         return FromOneShot(source=OneShot(source))
-    if is_dataset(source):
+    if is_instance(source, "pyarrow.dataset", "Dataset"):
         return FromDataset(source=source)
     if hasattr(source, "__arrow_c_stream__"):
         return FromStream(source=source)
@@ -97,7 +87,12 @@ def _held_or_streamed(source: Any) -> Node:
         return FromTables(fn=scan.tables, source=scan)
     for method in _ARROW_METHODS:
         if _has(source, method):
-            return from_arrow(_made(source, method))
+            try:
+                made = getattr(source, method)()
+            except Exception as error:
+                text = f"{type(source).__name__}.{method}() gave no data: {said(error)}"
+                raise SourceError(text).locate(operator="from_arrow") from error
+            return from_arrow(made)
     raise PlanError(
         "from_arrow: expected a table, record batches, a pyarrow.dataset.Dataset or anything with "
         f"__arrow_c_stream__ (Polars, DuckDB, …), got {type(source).__name__}{_way(source)}"
@@ -121,19 +116,6 @@ Types that hold all rows in memory come last.
 
 def _has(source: Any, method: str) -> bool:
     return not isinstance(source, type) and callable(getattr(source, method, None))
-
-
-def _made(source: Any, method: str) -> Any:
-    """Returns what a method of another library's object makes.
-
-    Raises:
-        SourceError: The method fails.
-    """
-    try:
-        return getattr(source, method)()
-    except Exception as error:
-        text = f"{type(source).__name__}.{method}() gave no data: {said(error)}"
-        raise SourceError(text).locate(operator="from_arrow") from error
 
 
 def _way(source: Any) -> str:

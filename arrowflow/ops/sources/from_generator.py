@@ -170,19 +170,9 @@ class GeneratorKernel(SourceKernel):
 
     def _elements(self) -> Generator[Any]:
         try:
-            elements = iter(self._fn())
+            yield from self._fn()
         except Exception as error:
-            raise self._failed(error) from error
-        return self._guarded(elements)
-
-    def _guarded(self, elements: Iterator[Any]) -> Generator[Any]:
-        try:
-            yield from elements
-        except Exception as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> FunctionError:
-        return FunctionError(f"{function_name(self._fn)} raised {said(error)}")
+            raise FunctionError(f"{function_name(self._fn)} raised {said(error)}") from error
 
     def _copied(self, row: Row, number: int) -> Row:
         try:

@@ -158,7 +158,7 @@ class OneShot:
 def _open(source: Any) -> pa.RecordBatchReader:
     if isinstance(source, OneShot):
         return source.open()
-    if is_dataset(source):
+    if is_instance(source, "pyarrow.dataset", "Dataset"):
         return source.scanner().to_reader()
     try:
         return pa.RecordBatchReader.from_stream(source)
@@ -171,8 +171,7 @@ def _open(source: Any) -> pa.RecordBatchReader:
         ) from error
 
 
-def is_dataset(source: Any) -> bool:
-    """Whether a source is a `pyarrow.dataset.Dataset`."""
-    # `import pyarrow.dataset` imports pandas where it is installed; the owner of a dataset has imported it already.
-    module = sys.modules.get("pyarrow.dataset")
-    return module is not None and isinstance(source, module.Dataset)
+def is_instance(source: Any, module: str, name: str) -> bool:
+    """Whether a source is of a type of a module, which its owner has imported: `pyarrow.dataset` would import pandas."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(source, kind)

@@ -38,7 +38,6 @@ from arrowflow.formats.capabilities import Untyped
 from arrowflow.formats.protocol import Footer, Format, MayMatch, reading
 from arrowflow.formats.types import convert
 from arrowflow.interchange.enums import as_enum, enum_values
-from arrowflow.options import check_choice
 from arrowflow.storage import File, Store
 from arrowflow.types import is_ordered
 
@@ -100,14 +99,10 @@ class Partitions:
         for name in self.held(format, store, footer, operator):
             if name in self.also_held:
                 continue
-            advice = (
-                "give with_provenance() other names"
-                if name in self.numbers or name not in self.values.schema.names[: len(self.texts)]
-                else "read what the files say with partitioning=None, or write them without it"
-            )
-            where = (
-                "is made by with_provenance" if advice.startswith("give") else "in the names of its folders"
-            )
+            where, advice = "is made by with_provenance", "give with_provenance() other names"
+            if name in self.values.schema.names[: len(self.texts)]:
+                where = "in the names of its folders"
+                advice = "read what the files say with partitioning=None, or write them without it"
             raise SchemaError(f"column {name!r} is in the file and {where}; {advice}").locate(
                 operator=operator, file=footer.file.path
             )
@@ -216,7 +211,11 @@ def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
     found = parsed.get(folder)
     if found is None:
         pairs = [part.partition("=") for part in folder.split("/")]
-        found = tuple((unquote(key), _value(text)) for key, equals, text in pairs if equals and key)
+        found = tuple(
+            (unquote(key), None if text == NULL else unquote(text))
+            for key, equals, text in pairs
+            if equals and key
+        )
         if any(leaves(text) for pair in found for text in pair):
             raise SchemaError(
                 f"the folder {folder!r} names a place outside of itself ('..'), which nobody could write below a folder "
@@ -234,10 +233,6 @@ def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
 def leaves(text: str | None) -> bool:
     """Returns whether a key or a value names a place outside of its folder."""
     return text is not None and ".." in re.split(r"[/\\]", text)
-
-
-def _value(text: str) -> str | None:
-    return None if text == NULL else unquote(text)
 
 
 def _check_keys(files: Sequence[File], folders: Sequence[Folders], operator: str) -> None:
@@ -269,19 +264,14 @@ def _column(
         raise SchemaError(text).locate(operator=operator) from error
     except (pa.ArrowInvalid, DataError):
         for value, file in zip(texts, files, strict=True):
-            _check_value(value, field, file, operator)
+            try:
+                _typed([value], field)
+            except (pa.ArrowInvalid, DataError) as error:
+                raise SchemaError(
+                    f"column {key!r}: expected {enum_values(field) or field.type} as schema= says, found {value!r} in the "
+                    "name of a folder; rename it, or read the column as string"
+                ).locate(operator=operator, file=file.path) from error
         raise
-
-
-def _check_value(text: str | None, field: pa.Field, file: File, operator: str) -> None:
-    try:
-        _typed([text], field)
-    except (pa.ArrowInvalid, DataError) as error:
-        wanted = enum_values(field) or field.type
-        reason = f"column {field.name!r}: expected {wanted} as schema= says, found {text!r} in the name of a folder; "
-        raise SchemaError(reason + "rename it, or read the column as string").locate(
-            operator=operator, file=file.path
-        ) from error
 
 
 def _typed(texts: Sequence[str | None], field: pa.Field) -> pa.Array:
@@ -293,11 +283,10 @@ def _typed(texts: Sequence[str | None], field: pa.Field) -> pa.Array:
 
 def _told_type(texts: Sequence[str | None]) -> pa.DataType:
     known = {text for text in texts if text is not None}
-    return pa.int64() if known and all(map(_is_int64, known)) else pa.string()
-
-
-def _is_int64(text: str) -> bool:
-    return _WHOLE.fullmatch(text) is not None and -_MAX_INT64 - 1 <= int(text) <= _MAX_INT64
+    is_whole = known and all(
+        _WHOLE.fullmatch(text) and -_MAX_INT64 - 1 <= int(text) <= _MAX_INT64 for text in known
+    )
+    return pa.int64() if is_whole else pa.string()
 
 
 def as_stored(column: pa.Array) -> pa.Array:
@@ -336,11 +325,9 @@ def traced(
 
 def merged(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
     """Returns the columns of a file, then those that it does not hold."""
-    return (
-        schema
-        if partitions is None
-        else pa.schema([*schema, *(field for field in partitions.schema if field.name not in schema.names)])
-    )
+    if partitions is None:
+        return schema
+    return pa.schema([*schema, *(field for field in partitions.schema if field.name not in schema.names)])
 
 
 def without(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
@@ -359,9 +346,3 @@ def described(partitions: Partitions | None) -> Mapping[str, Any]:
         "partitions": [[field.name, str(field.type)] for field in partitions.schema],
         "folders": list(partitions.texts),
     }
-
-
-def check_partitioning(operator: str, partitioning: Any) -> str | None:
-    """Returns the argument, or raises `PlanError`."""
-    found: str | None = check_choice(operator, "partitioning", partitioning, ("auto", "hive", None))
-    return found
