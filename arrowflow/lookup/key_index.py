@@ -67,9 +67,8 @@ class KeyIndex:
         self._names = keys.schema.names
         self._keys = np.append(mine, mine.dtype.type(0))  # one more, to read where a row is missing
         self._slots: Rows = np.full(1 << bits, MISSING, np.int32)
-        self._same_as: Rows = np.arange(
-            rows, dtype=np.int32
-        )  # of each row one row of its key, the same for all
+        # Of each row one row of its key, the same for all.
+        self._same_as: Rows = np.arange(rows, dtype=np.int32)
         for start in range(0, rows, BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
             left, slots = self._same_as[block], self._first_slots(mine[block])
@@ -83,7 +82,8 @@ class KeyIndex:
             free = self._slots[slots] == MISSING
             self._slots[slots[free]] = left[free]
             held = self._slots[slots]
-            same = ~_differ(self._keys[held], self._keys[left])
+            differ = self._keys[held].view(np.uint64) != self._keys[left].view(np.uint64)
+            same = ~(differ if len(differ) == len(left) else differ.view(np.uint16) != 0)  # in any word
             self._same_as[left[same]] = held[same]
             left, slots = left[~same], (slots[~same] + 1) & self._last
 
@@ -132,9 +132,8 @@ class KeyIndex:
         numbers, mine = scratch.numbers[: len(rows)], wanted.view(np.uint64)
         held = scratch.words[: len(mine)]
         numbers[:] = rows  # a gather by other types of numbers takes two to three times as long
-        np.maximum(
-            numbers, 0, out=numbers
-        )  # for `MISSING`: clipping would branch, which takes four times as long
+        # For `MISSING`: clipping would branch, which takes four times as long.
+        np.maximum(numbers, 0, out=numbers)
         self._keys.take(numbers, out=held.view(wanted.dtype), mode="clip")
         others = np.not_equal(held, mine, out=scratch.differ[: len(mine)])
         if len(mine) > len(rows):
@@ -180,12 +179,6 @@ class _Scratch:
 
 def _array(size: int, dtype: type) -> npt.NDArray[Any]:
     return np.frombuffer(pa.allocate_buffer(size * np.dtype(dtype).itemsize), dtype)
-
-
-def _differ(keys: Keys, others: Keys) -> npt.NDArray[np.bool_]:
-    """Returns which of two keys differ, in any word."""
-    differ = keys.view(np.uint64) != others.view(np.uint64)
-    return differ if len(differ) == len(keys) else differ.view(np.uint16) != 0
 
 
 def _bits(rows: int) -> int:

@@ -101,10 +101,13 @@ def read_iceberg(
         Dataset
           read_iceberg('/lake/rows/metadata/00001.metadata.json'; snapshot 3)
     """
-    from arrowflow.ops.sources.read_iceberg import ReadIceberg, as_metadata
+    from arrowflow.ops.sources.read_iceberg import ReadIceberg
 
-    is_loaded = hasattr(table, "metadata_location")
-    location, own = as_metadata(table if is_loaded else _path("read_iceberg", table))
+    if hasattr(table, "metadata_location"):
+        location, own = table.metadata_location, dict(table.io.properties)
+    else:
+        path = _path("read_iceberg", table)
+        location, own = path if ":" in path else os.path.abspath(path), {}  # links stay
     client = _client("read_iceberg", "properties", properties)
     return Dataset(
         ReadIceberg(

@@ -108,10 +108,8 @@ class RowsKernel(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         if isinstance(item.chunk, RowGroup):
-            return self._take(item.chunk)
-        return self._pass(item)
-
-    def _pass(self, item: Item) -> Iterator[Item]:
+            yield from self._take(item.chunk)
+            return
         end, batch = cast(tuple[int], item.position)[0], item.chunk
         if batch.num_rows and self._schema is not None:
             batch = conform(batch, self._schema, self._what(end - 1))

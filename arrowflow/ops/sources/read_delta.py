@@ -87,71 +87,51 @@ class ReadDelta(Read):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Reads the log, and then what `Read` does for the files of the version."""
-        log = _Log.of(self.table, self.version, self.log_options)
-        if not log.paths:
-            return from_batches([], log.schema).bind((), context)
-        paths = list(log.paths)
+        found, is_partitioned, actions = self._log()
+        schema = decoded_schema(pa.schema(found.schema().to_arrow()).remove_metadata())
+        paths = [_path(found.table_uri, path) for path in actions.column("path").to_pylist()]
+        if not paths:
+            return from_batches([], schema).bind((), context)
+        order = sorted(range(len(paths)), key=paths.__getitem__)
+        actions = actions.take(pl.Series(order, dtype=pl.Int64).to_arrow())
+        statistics = _statistics(actions, schema)
         named = dataclasses.replace(
-            self, version=log.version, paths=paths, partitioning=None, target=log.schema
+            self,
+            version=found.version(),
+            paths=[paths[number] for number in order],
+            partitioning=None,
+            target=schema,
         )
         bound: Any = Read.bind(named, inputs, context)
-        assert len(bound.files) == len(log.paths)
-        return dataclasses.replace(bound, partitions=log.values(), statistics=log.statistics).on()
+        assert len(bound.files) == len(paths)
+        partitions = _partitions(actions, schema) if is_partitioned else None
+        return dataclasses.replace(bound, partitions=partitions, statistics=statistics).on()
 
-
-@dataclass(frozen=True, slots=True)
-class _Log:
-    """The facts of one version, out of the log.
-
-    Attributes:
-        version: The version.
-        schema: The columns of the table.
-        paths: The files, in order.
-        partitions: The value of each file for each column that only the log has.
-        statistics: The log's figures on the other columns of each file.
-    """
-
-    version: int
-    schema: pa.Schema
-    paths: Sequence[str]
-    partitions: Mapping[str, pa.Array]
-    statistics: FileStatistics | None
-
-    @classmethod
-    def of(cls, table: str, version: int | None, options: Mapping[str, str] | None) -> _Log:
-        """Reads the log.
-
-        Raises:
-            SourceError: There is no such table, or no such version.
-            PlanError: The table needs more than reading its current files.
-        """
-        delta = optional("deltalake", user=ReadDelta.name, extra="delta")
-        client = dict(options or {}) or None
+    def _log(self) -> tuple[Any, bool, pa.Table]:
+        """Returns the version, whether it has partitions, and its files, after a check that these give its rows."""
+        table = self.table
+        delta = optional("deltalake", user=self.name, extra="delta")
+        client = dict(self.log_options or {}) or None
         try:
-            found = delta.DeltaTable(table, version=version, storage_options=client)
+            found = delta.DeltaTable(table, version=self.version, storage_options=client)
             protocol, metadata = found.protocol(), found.metadata()
             actions = _table(found.get_add_actions(flatten=False))
         except Exception as error:
-            text = _STACK.sub("", without_secrets(str(error), Settings(options or {})))
-            known = [] if version is None else _versions(delta, table, client)
-            raise _refusal(table, version, known, text).locate(operator=ReadDelta.name, file=table) from error
+            text = _STACK.sub("", without_secrets(str(error), Settings(client or {})))
+            known = [] if self.version is None else _versions(delta, table, client)
+            raise _refusal(table, self.version, known, text).locate(operator=self.name, file=table) from error
         _check(table, found, protocol, metadata)
-        schema = decoded_schema(pa.schema(found.schema().to_arrow()).remove_metadata())
-        paths = [_path(found.table_uri, path) for path in actions.column("path").to_pylist()]
-        order = sorted(range(len(paths)), key=paths.__getitem__)
-        actions = actions.take(pl.Series(order, dtype=pl.Int64).to_arrow())
-        values = _fields(actions, "partition") if metadata.partition_columns else {}
-        paths = [paths[number] for number in order]
-        return cls(found.version(), schema, paths, values, _statistics(actions, schema))
+        return found, bool(metadata.partition_columns), actions
 
-    def values(self) -> Partitions | None:
-        """Returns the columns that only the log has."""
-        if not self.partitions:
-            return None
-        fields = [self.schema.field(name) for name in self.partitions]
-        arrays = [self.partitions[field.name].cast(field.type) for field in fields]
-        values = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-        return Partitions.of(values)
+
+def _partitions(actions: pa.Table, schema: pa.Schema) -> Partitions | None:
+    """Returns the columns that only the log has."""
+    values = _fields(actions, "partition")
+    if not values:
+        return None
+    fields = [schema.field(name) for name in values]
+    arrays = [values[field.name].cast(field.type) for field in fields]
+    return Partitions.of(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
 
 
 def _statistics(actions: pa.Table, schema: pa.Schema) -> FileStatistics | None:
@@ -181,14 +161,7 @@ def _fields(actions: pa.Table, name: str) -> dict[str, pa.Array]:
 
 
 def _bounds(values: pa.Array | None, type: pa.DataType, cut: int, count: int) -> pa.Array:
-    """Returns the bounds of a column as statistics compare them; null for types whose bounds the log may have cut.
-
-    Args:
-        values: The bounds in the log, if any.
-        type: The type of the column.
-        cut: The microseconds to add to a moment.
-        count: The number of files.
-    """
+    """Returns the bounds of a column as statistics compare them, moments moved by `cut`; null where the log may have cut them."""
     if values is None or not has_exact_bounds(type):
         return pa.nulls(count)
     stored = as_stored(values.cast(type))
@@ -212,14 +185,7 @@ def _versions(delta: Any, table: str, client: dict[str, str] | None) -> list[int
 
 
 def _refusal(table: str, version: int | None, known: Sequence[int], text: str) -> ArrowflowError:
-    """Returns the error for a log that `deltalake` does not read.
-
-    Args:
-        table: The folder of the table, or its URL.
-        version: The version to read, if any is named.
-        known: The versions that there are, if they matter.
-        text: The words of `deltalake`.
-    """
+    """Returns the error for a log that `deltalake` does not read, out of its words and of the versions that there are."""
     if known and version not in known:
         return SourceError(f"there is no version {version}; there are {known[0]} to {known[-1]}")
     if "Unsupported: " in text:

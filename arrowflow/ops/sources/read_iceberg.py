@@ -15,7 +15,6 @@ come by `Read`, so order, pruning, budgets, ranks and resume are those of `read_
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,12 +195,12 @@ class _Snapshot:
             for place, field in fields
             if str(field.transform) == "identity"
             and field.source_id in self.names
-            and not (self._may_be_rounded(field.source_id) and self._holds(file, field.source_id))
+            # Partitions may have 32 bits of a column of 64; `pyiceberg` 0.12 writes them so.
+            and not (
+                pa.types.is_float64(self.schema.field(self.names[field.source_id]).type)
+                and self._holds(file, field.source_id)
+            )
         }
-
-    def _may_be_rounded(self, number: int) -> bool:
-        """Returns whether partitions may have 32 bits of a column of 64; `pyiceberg` 0.12 writes them so."""
-        return bool(pa.types.is_float64(self.schema.field(self.names[number]).type))
 
     def _holds(self, file: Any, number: int) -> bool:
         """Returns whether a file has a column; opens the file if the metadata do not tell."""
@@ -311,21 +310,11 @@ def _unreadable(columns: Any, schemas: Sequence[Any], files: Sequence[Any]) -> s
 
 def _numbers(schema: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, Any]]]:
     """Yields the number of each column and of each field within, with its path and itself."""
-    for field in getattr(schema, "fields", None) or _parts(schema):
+    parts = ("element_field", "key_field", "value_field")  # of a list or a map
+    fields = getattr(schema, "fields", None) or [
+        getattr(schema, part) for part in parts if hasattr(schema, part)
+    ]
+    for field in fields:
         path = (*before, field.name)
         yield field.field_id, (".".join(path), field)
         yield from _numbers(field.field_type, path)
-
-
-def _parts(type: Any) -> Sequence[Any]:
-    """Returns the fields of a list or a map."""
-    names = ("element_field", "key_field", "value_field")
-    return [getattr(type, name) for name in names if hasattr(type, name)]
-
-
-def as_metadata(table: Any) -> tuple[str, Mapping[str, str]]:
-    """Returns where a table has its metadata, with the arguments of its client; a local path as an absolute one."""
-    if hasattr(table, "metadata_location") and hasattr(table, "io"):
-        return table.metadata_location, dict(table.io.properties)
-    text = os.fspath(table)
-    return (text if ":" in text else os.path.abspath(text)), {}  # links stay

@@ -42,6 +42,8 @@ _ENDPOINTS: Final = (
 )
 """Settings of file systems that decide whose files a path means. Credentials do not decide that."""
 
+_NO_STAMP: Final = "has neither a time nor an etag in its file system, so nothing tells when it changes"
+
 
 def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
     """Returns the identity of files. Asks file systems only for facts that their listings left out.
@@ -60,20 +62,12 @@ def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
         found["archive"] = _archive_stamp(archive)
     silent = [path for path, stamp in zip(paths, stamps, strict=True) if stamp is None]
     if silent:
-        found["stamps"] = Unknown(
-            f"the file {silent[0]!r}",
-            "has neither a time nor an etag in its file system, so nothing tells when it changes",
-        )
+        found["stamps"] = Unknown(f"the file {silent[0]!r}", _NO_STAMP)
     return found
 
 
 def files_added(now: Mapping[str, Any], then: Mapping[str, Any]) -> Change | None:
-    """Returns the change of a source that has more files after those that it had; None where there are no more.
-
-    Args:
-        now: The arguments of the source.
-        then: Those of a state.
-    """
+    """Returns the change of a source that has more files after those of a state; None where there are no more."""
     old, files = then.get("files"), now["files"]
     if not isinstance(old, int) or not 0 < old < files:
         return None
@@ -117,10 +111,7 @@ def _archive_stamp(archive: Any) -> Any:
     info = _info(archive.fs, archive.path)
     stamp = told_stamp(info)
     if stamp is None:
-        return Unknown(
-            f"the archive {archive.path!r}",
-            "has neither a time nor an etag in its file system, so nothing tells when it changes",
-        )
+        return Unknown(f"the archive {archive.path!r}", _NO_STAMP)
     return (_fsspec_identity(archive.fs), archive.path, info.get("size"), stamp)
 
 

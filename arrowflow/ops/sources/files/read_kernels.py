@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, SiftingFormat
 from arrowflow.kernels.context import Context
@@ -19,7 +20,7 @@ from arrowflow.ops.sources.files.splits import FooterSource, SplitPlanner
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.shape import Shape
-from arrowflow.storage import CONNECTIONS, Store
+from arrowflow.storage import CONNECTIONS
 
 
 def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -28,7 +29,7 @@ def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ..
     names = without(node.schema, node.partitions).names
     may_match = match_test(node)
     is_wanted = files_wanted(node, may_match)
-    calls = _call_bytes(node, names, options)
+    calls = CallBytes.of(node, names, options)
     return (
         KernelSpec(
             operator=node.operator,
@@ -58,23 +59,12 @@ def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ..
     )
 
 
-def _call_bytes(node: FileScan, names: Sequence[str], options: ResolvedOptions) -> CallBytes:
-    assert node.store is not None and node.first is not None
-    if node.in_place:
-        return CallBytes()
-    format, files = node.format, len(node.files)
-    lanes = 1 if node.lane is None else node.lane.count
-    found = CallBytes.of(node.store, format, node.first, files, names, options, lanes)
-    # A row group that is left out is left out whole, whatever the budget.
-    return found._replace(piece=0) if node.policy.leaves_out else found
-
-
 def _find_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
     return KernelSpec(
         operator=node.operator,
         kind="reader",
         phase="map",
-        where=lambda origin: _where(node, origin),
+        where=partial(_where, node),
         make=lambda context: SplitFinder(node),
         engine="arrow",
         max_calls=node.num_parallel_calls,
@@ -102,7 +92,7 @@ def _decode_spec(
         operator=node.operator,
         kind="reader",
         phase="decode",
-        where=lambda origin: _where(node, origin),
+        where=partial(_where, node),
         make=make,
         engine=format.engine(node.store) if isinstance(format, PooledFormat) else "arrow",
         max_calls=node.num_parallel_calls,
@@ -139,25 +129,25 @@ def _only_maps(node: FileScan, names: Sequence[str]) -> bool:
 
 def _fetch_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
     assert node.store is not None and node.first is not None
+    allowed = node.store.connections
+    few = (
+        ""
+        if allowed is None or allowed >= CONNECTIONS
+        else f"; your client opens at most {allowed} connections"
+    )
     return KernelSpec(
         operator=node.operator,
         kind="reader",
         phase="read",
-        where=lambda origin: _where(node, origin),
+        where=partial(_where, node),
         make=lambda context: SplitFetcher(node, context),
         engine="python" if node.store.is_python else "arrow",
         cost="waits",
-        connections=node.store.connections,
+        connections=allowed,
         max_calls=node.num_parallel_calls,
         floor_bytes=largest_fetched(node.format, node.first, names),
-        facts=lambda: (f"fetch of {len(names)} columns, one call a split{_of_own(node.store)}",),
+        facts=lambda: (f"fetch of {len(names)} columns, one call a split{few}",),
     )
-
-
-def _of_own(store: Store | None) -> str:
-    """Returns what the client of a user allows, if that is less than a client of this library has."""
-    found = None if store is None else store.connections
-    return "" if found is None or found >= CONNECTIONS else f"; your client opens at most {found} connections"
 
 
 def _where(node: FileScan, origin: Origin) -> tuple[str, int, str]:

@@ -101,8 +101,7 @@ class RowCounts:
             PlanError: There is no such file, `af.count_rows` did not write it, or it was damaged since.
         """
         try:
-            data = Path(path).read_bytes()
-            return _parsed(data)
+            return _parsed(Path(path).read_bytes())
         except (OSError, ValueError) as error:
             raise PlanError(
                 f"assert_cardinality: count is a number or a file of counts; cannot read the counts in {os.fspath(path)!r} ({error}); "
@@ -111,11 +110,7 @@ class RowCounts:
 
 
 def _parsed(data: bytes) -> RowCounts:
-    """Returns the counts in a file.
-
-    Raises:
-        ValueError: It is no such file.
-    """
+    """Returns the counts in a file, or raises `ValueError` that says what is wrong with it."""
     start = len(_MAGIC) + _DIGEST_BYTES
     body = data[start:]
     if not data.startswith(_MAGIC):
@@ -147,11 +142,7 @@ def _digest(body: bytes) -> bytes:
 
 
 class Counting:
-    """Collects the rows that are left, split by split, in any order.
-
-    Args:
-        plan: The pipeline, bound.
-    """
+    """Collects the rows of a bound plan that are left, split by split, in any order."""
 
     def __init__(self, plan: Node) -> None:
         self._plan = plan

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from arrowflow.formats.capabilities import PiecesFormat
-from arrowflow.formats.protocol import Footer, Format
+from arrowflow.formats.protocol import Format
+from arrowflow.ops.sources.files.file_scan import FileScan
 from arrowflow.ops.sources.files.split_tasks import SplitTask
 from arrowflow.options import ResolvedOptions
-from arrowflow.storage import Store
 
 MOST_BYTES: Final = 32 << 20
 """The most decoded bytes of a run, and of a piece. With twice as many reading alone gains 2 to 5 %, and `wide` loses 4 %."""
@@ -58,29 +58,23 @@ class CallBytes(NamedTuple):
     piece: int = 0
 
     @classmethod
-    def of(
-        cls,
-        store: Store,
-        format: Format,
-        first: Footer,
-        num_files: int,
-        names: Sequence[str],
-        options: ResolvedOptions,
-        lanes: int = 1,
-    ) -> CallBytes:
-        """Returns the bytes for the files of a source: little of the budget, and enough calls for all cores.
+    def of(cls, node: FileScan, names: Sequence[str], options: ResolvedOptions) -> CallBytes:
+        """Returns the bytes for the files of a bound source: little of the budget, and enough calls for all cores.
 
         So many lanes each hold what one call decodes: the calls of more than eight lanes are shorter, so that a quarter of
         the budget has room for one of each lane. Their pieces are not: a piece of a row group costs as much as a larger one.
         """
-        if not store.is_local:
+        format, first, store = node.format, node.first, node.store
+        assert store is not None and first is not None
+        if node.in_place or not store.is_local:
             return cls()
         most = min(MOST_BYTES, options.ram_budget // _CALLS_IN_BUDGET)
         of_file = sum(format.column_bytes(first, split, names) for split in first.splits)
-        share = of_file * num_files // (_RUNS_PER_CORE * options.cpu_budget)
-        return cls(
-            min(most, share) // -(-lanes // _LONG_CALLS), most if isinstance(format, PiecesFormat) else 0
-        )
+        share = of_file * len(node.files) // (_RUNS_PER_CORE * options.cpu_budget)
+        lanes = 1 if node.lane is None else node.lane.count
+        # A row group that is left out is left out whole, whatever the budget.
+        in_pieces = isinstance(format, PiecesFormat) and not node.policy.leaves_out
+        return cls(min(most, share) // -(-lanes // _LONG_CALLS), most if in_pieces else 0)
 
     @property
     def most_whole(self) -> int:

@@ -147,13 +147,7 @@ class SplitTask(NamedTuple):
         return split_key(self.number, self.split.index)
 
     def kept_key(self, start: int, stop: int, version: str | None) -> Key | None:
-        """Returns the key by which some of its rows are kept; None where later epochs would not find them.
-
-        Args:
-            start: The first of the rows.
-            stop: The row after them.
-            version: The version of its file; None if nobody knows it.
-        """
+        """Returns the key by which some of its rows are kept; None at the border of a lane, and without a version."""
         return None if self.is_border or version is None else (self.key, start, stop, version)
 
     @classmethod

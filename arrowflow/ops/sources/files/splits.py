@@ -199,13 +199,6 @@ def fetch_ahead(
         raise
 
 
-def _footer(file: OpenFile) -> Footer:
-    """Returns the footer of a file, or raises what reading it raised."""
-    if isinstance(file.footer, ArrowflowError):
-        raise file.footer
-    return file.footer
-
-
 class SplitPlanner(SerialKernel):
     """Decides which splits are read, in which order, and which of them by one call.
 
@@ -308,7 +301,7 @@ class SplitPlanner(SerialKernel):
         stop: int,
         base: ReadPosition,
         held: Store | None,
-    ) -> Iterator[SplitTask]:
+    ) -> list[SplitTask]:
         node, format = self._node, self._format
         assert node.store is not None and node.schema is not None
         names = without(node.schema, node.partitions).names
@@ -332,12 +325,15 @@ class SplitPlanner(SerialKernel):
                 tuple(unsure),
                 is_border=node.lane is not None and (start, stop) != (0, split.num_rows),
             )
-            tasks = list(cut(whole, format, names, self._sizes))
-        yield from tasks
+            return list(cut(whole, format, names, self._sizes))
 
     def _ordered(self, files: list[OpenFile]) -> list[tuple[int, int, Footer, Split]]:
         """Returns a block's splits, each with its number in the block, whatever splits the other files have."""
-        footers = {file.number: _footer(file) for file in files}
+        footers: dict[int, Footer] = {}
+        for file in files:
+            if isinstance(file.footer, ArrowflowError):
+                raise file.footer
+            footers[file.number] = file.footer
         counts = [(file.place, file.number, len(footers[file.number].splits)) for file in files]
         found = drawn(counts, self._node.order, self._epoch)
         return [

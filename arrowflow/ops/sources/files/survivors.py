@@ -53,12 +53,7 @@ class Survivors:
 
     @classmethod
     def of(cls, node: FileScan, num_threads: int) -> Survivors | None:
-        """Returns the survivors of a bound source; None where a look could never pay.
-
-        Args:
-            node: The source.
-            num_threads: The CPU budget.
-        """
+        """Returns the survivors of a bound source; None where a look could never pay."""
         assert node.schema is not None and node.store is not None
         format, first = node.decoder(num_threads, exact=True), node.first
         schema = without(node.schema, node.partitions)
