@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from arrowflow.bad_rows import BadRowPolicy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError
 from arrowflow.ops.sources.files.read import Read
-from arrowflow.ops.sources.files.row_counts import Counting, RowCounts
+from arrowflow.ops.sources.files.row_counts import RowCounts, counts_of
 from arrowflow.ops.sources.files.split_tasks import of_split_key, split_key
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.options import Options
@@ -53,7 +54,7 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
     """
     plans_of("count_rows", [dataset])
     bound = dataset._ready().bound
-    counting = Counting(bound)
+    left: dict[tuple[int, int], list[Any]] = {}
     deciding = bound
     while deciding.inputs and deciding.traits.one_to_one:  # up to the last operator that may drop rows
         (deciding,) = deciding.inputs
@@ -69,8 +70,8 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
         numbers = np.array([files[path] for path in paths.dictionary.to_pylist()], np.int64)
         keys = split_key(numbers[paths.indices.to_numpy()], groups.to_numpy())
         for key in np.unique(keys):
-            counting.add(*of_split_key(int(key)), rows.to_numpy()[keys == key])
-    counts = counting.counts()
+            left.setdefault(of_split_key(int(key)), []).append(rows.to_numpy()[keys == key])
+    counts = counts_of(bound, left)
     if save is not None:
         counts.save(save)
     return counts

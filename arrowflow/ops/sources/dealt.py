@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from arrowflow.kernels.items import Made, Origin, Task
@@ -37,7 +38,6 @@ class DealtSource(Operator, InLanes, RowAccess):
         return True
 
     def in_lane(self, lane: Lane) -> Self:
-        """Takes the lane's part of the rows."""
         return dataclasses.replace(self, lane=lane)
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
@@ -83,9 +83,9 @@ class NumberedRows(ABC):
     def gather(self, places: Places) -> pa.RecordBatch:
         """See `Rows.gather`."""
 
-    @abstractmethod
     def everything(self) -> pa.RecordBatch:
         """Returns all of them, in order, as new memory."""
+        return self.gather(np.arange(self.num_rows, dtype=np.int64))
 
 
 class NumberedKernel(SourceKernel):
@@ -127,7 +127,6 @@ class NumberedKernel(SourceKernel):
         return self._rows.slice(block.start, block.stop - block.start)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the split's rows as one chunk."""
         if self._in_place:
             yield Made(self._rows, (self._rows.num_rows if self._by_rows else 1,))
             return

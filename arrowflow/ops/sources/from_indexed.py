@@ -102,7 +102,7 @@ class FromIndexed(DealtSource):
         """Returns the kernel of these rows."""
         num_rows = len(self.places)
         if not num_rows:
-            return MemoryKernel((), MAX_CHUNK_ROWS)
+            return MemoryKernel((), None)
         parts = AllRows([InPlaceRows(batch) for batch in self.memory.batches], ())
         rows = RowsAt(parts, self.places, -(-parts.num_bytes // parts.num_rows))
         splits = partial(equal_splits, num_rows, MAX_CHUNK_ROWS)

@@ -144,7 +144,7 @@ class FromMemory(DealtSource):
 
         def make(context: Context) -> SourceKernel:
             if self.in_place:
-                return InPlaceKernel(self.batches)
+                return MemoryKernel(self.batches, None)
             if self.blocks is None:
                 return MemoryKernel(self.of_epoch(context.epoch).batches, rows)
             return BlockKernel(self.batches, self.blocks, context.epoch)
@@ -153,23 +153,32 @@ class FromMemory(DealtSource):
 
 
 class MemoryKernel(SourceKernel):
-    """One task per slice; the position is (batch, row)."""
+    """One task per slice; the position is (batch, row). Or one task per record batch that stays in place: then it is (batch,).
+
+    Args:
+        batches: The rows.
+        chunk_rows: The most rows of a slice; None if they stay in place.
+    """
 
     lends = True
 
-    def __init__(self, batches: tuple[pa.RecordBatch, ...], chunk_rows: int) -> None:
+    def __init__(self, batches: tuple[pa.RecordBatch, ...], chunk_rows: int | None) -> None:
         self._batches = batches
         self._rows = chunk_rows
 
     def tasks(self, position: Position) -> Iterator[Task]:
         first, row = (0, 0) if position is None else position
         for index in range(first, len(self._batches)):
-            for start in range(row if index == first else 0, self._batches[index].num_rows, self._rows):
+            rows = self._batches[index].num_rows
+            for start in range(row if index == first else 0, rows, self._rows or rows):
                 yield Task((index, start), Origin(index))
 
     def read(self, task: Task) -> Iterator[Made]:
         index, start = task.payload
         batch = self._batches[index]
+        if self._rows is None:
+            yield Made(InPlaceRows(batch), (index + 1,))
+            return
         chunk = batch.slice(start, self._rows) if batch.num_rows > self._rows else batch.slice(start)
         stop = start + chunk.num_rows
         yield Made(chunk, (index, stop), stop == batch.num_rows)
@@ -203,22 +212,6 @@ class BlockKernel(SourceKernel):
             chunk = self._batches[index].slice(row - self._starts[index], before - row)
             row, index = before, index + 1
             yield Made(chunk, (turn + 1, 0) if row == stop else (turn, row - begin), row == stop)
-
-
-class InPlaceKernel(SourceKernel):
-    """One task per record batch, which becomes a descriptor of its rows; the position is (batch,)."""
-
-    lends = True
-
-    def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
-        self._batches = batches
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        for index in range(0 if position is None else position[0], len(self._batches)):
-            yield Task(index, Origin(index))
-
-    def read(self, task: Task) -> Iterator[Made]:
-        yield Made(InPlaceRows(self._batches[task.payload]), (task.payload + 1,))
 
 
 def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMemory:

@@ -43,7 +43,6 @@ class FromStream(Operator):
         return {"source": Code(self.source)}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Opens the stream for its schema."""
         schema = normalised_schema(self.stream().schema)
         return dataclasses.replace(self, bound=True, schema=schema)
 

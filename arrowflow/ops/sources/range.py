@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import pyarrow as pa
 
 from arrowflow.kernels.operator import KernelSpec
@@ -130,9 +129,6 @@ class Uncounted(NumberedRows):
 
     def slice(self, offset: int, length: int | None = None) -> Uncounted:
         return Uncounted(self.numbers[offset:][:length])
-
-    def everything(self) -> pa.RecordBatch:
-        return self.gather(np.arange(len(self.numbers), dtype=np.int64))
 
     def gather(self, places: Places) -> pa.RecordBatch:
         values = places * self.numbers.step

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -141,30 +142,17 @@ def _digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
-class Counting:
-    """Collects the rows of a bound plan that are left, split by split, in any order."""
-
-    def __init__(self, plan: Node) -> None:
-        self._plan = plan
-        self._rows: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
-
-    def add(self, file: int, split: int, rows: npt.NDArray[np.int64]) -> None:
-        """Adds rows of a split, by their numbers in it."""
-        self._rows.setdefault((file, split), []).append(rows)
-
-    def counts(self) -> RowCounts:
-        """Returns all that was added."""
-        made: list[Counted] = []
-        for (file, split), parts in sorted(self._rows.items()):
-            rows = np.concatenate(parts)
-            bits = np.zeros(int(rows.max()) + 1, np.uint8)
-            bits[rows] = 1
-            if int(bits.sum()) < len(rows):
-                raise PlanError(
-                    "count_rows: rows are repeated; count them before the operator that repeats them"
-                )
-            made.append((file, split, len(rows), np.packbits(bits, bitorder="little").tobytes()))
-        return RowCounts(known_as(self._plan), tuple(made), known_as(self._plan, with_files=False))
+def counts_of(plan: Node, left: Mapping[tuple[int, int], Sequence[npt.NDArray[np.int64]]]) -> RowCounts:
+    """Returns the counts of a bound plan, given the numbers of the rows that are left of each split of each file."""
+    made: list[Counted] = []
+    for (file, split), parts in sorted(left.items()):
+        rows = np.concatenate(parts)
+        bits = np.zeros(int(rows.max()) + 1, np.uint8)
+        bits[rows] = 1
+        if int(bits.sum()) < len(rows):
+            raise PlanError("count_rows: rows are repeated; count them before the operator that repeats them")
+        made.append((file, split, len(rows), np.packbits(bits, bitorder="little").tobytes()))
+    return RowCounts(known_as(plan), tuple(made), known_as(plan, with_files=False))
 
 
 def known_as(plan: Node, *, with_files: bool = True) -> str:

@@ -89,9 +89,9 @@ def largest_decoded(format: Format, first: Footer, names: Sequence[str], calls: 
         return 0
     output = format.column_bytes(first, split, names)
     whole = output + format.scratch_bytes(first, split, names)
-    if isinstance(format, PiecesFormat) and output > calls.most_whole > 0:
-        return whole * calls.piece // output if format.is_cut(first, split, names) else whole
-    return whole
+    large = output > calls.most_whole > 0
+    is_cut = large and isinstance(format, PiecesFormat) and format.is_cut(first, split, names)
+    return whole * calls.piece // output if is_cut else whole
 
 
 def _largest(first: Footer) -> Split | None:
