@@ -140,11 +140,7 @@ class OneShot:
         self._reader: pa.RecordBatchReader | None = reader
 
     def open(self) -> pa.RecordBatchReader:
-        """Returns the reader, once.
-
-        Raises:
-            SourceError: The reader was handed out before.
-        """
+        """Returns the reader once; after that, raises `SourceError`."""
         reader, self._reader = self._reader, None
         if reader is None:
             raise SourceError(

@@ -239,11 +239,7 @@ def _without_columns(num_rows: int) -> pa.RecordBatch:
 
 
 def _opened(node: ReadLance) -> Any:
-    """Opens the version of a dataset.
-
-    Raises:
-        SourceError: There is no such version.
-    """
+    """Opens the version of a dataset, or raises an error that names those that there are."""
     lance = optional("lance", user=ReadLance.name, extra="lance")
     options = dict(node.client or {}) or None
     try:

@@ -18,6 +18,7 @@ from arrowflow.lazy import fs as pafs
 from arrowflow.plan.change import Change
 from arrowflow.plan.node import Unknown
 from arrowflow.storage import File, Store, told_stamp
+from arrowflow.storage.clients import fsspec_client
 
 _ENDPOINTS: Final = (
     "endpoint_url",
@@ -79,12 +80,8 @@ def files_added(now: Mapping[str, Any], then: Mapping[str, Any]) -> Change | Non
 
 
 def _stamp(store: Store, file: File) -> int | str | None:
-    if file.mtime_ns is not None or not store.is_python:
-        return file.mtime_ns
-    handler = store.filesystem.handler
-    if not isinstance(handler, pafs.FSSpecHandler):
-        return None
-    return told_stamp(_info(handler.fs, file.path))
+    client = fsspec_client(store.filesystem) if file.mtime_ns is None else None
+    return file.mtime_ns if client is None else told_stamp(_info(client, file.path))
 
 
 def _info(filesystem: Any, path: str) -> Mapping[str, Any]:

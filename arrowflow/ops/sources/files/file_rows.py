@@ -110,12 +110,10 @@ class FileRows:
         block = int(np.searchsorted(ends, number, side="right"))
         passed = int(ends[block - 1]) if block else 0
         counted = int(self._of_files[files[: block * size]].sum())
-        own = [int(file) for file in files[block * size : (block + 1) * size]]
-        if not own:
-            return ReadPosition(block, 0, 0, counted), (-1, -1), 0
-        found = drawn([(place, file, len(self.splits[file])) for place, file in enumerate(own)], order, epoch)
+        own = files[block * size : (block + 1) * size].tolist()
+        counts = [(place, file, len(self.splits[file])) for place, file in enumerate(own)]
         at, key = 0, (-1, -1)
-        for done, file, index in found:
+        for done, file, index in drawn(counts, order, epoch) if own else ():
             at, key = done, (file, index)
             if passed + weights[file][index] > number:
                 return ReadPosition(block, at, 0, counted), key, number - passed

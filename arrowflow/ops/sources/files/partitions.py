@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
@@ -35,7 +35,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, SchemaError
 from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats.capabilities import Untyped
-from arrowflow.formats.protocol import Footer, Format, MayMatch, reading
+from arrowflow.formats.protocol import Footer, Format, MayMatch, reading, without_columns
 from arrowflow.formats.types import convert
 from arrowflow.interchange.enums import as_enum, enum_values
 from arrowflow.storage import File, Store
@@ -127,18 +127,17 @@ class Partitions:
         own, rows = self.schema, chunk.num_rows
         columns, fields = [], []
         for name in names:
-            if name in own.names:
-                if name in self.values.schema.names:
-                    columns.append(pa.repeat(self.values.column(name)[number], rows))
-                elif name == self.numbers[0]:
-                    columns.append(pa.repeat(pa.scalar(group, pa.int32()), rows))
-                else:
-                    numbers = np.arange(row, row + rows, dtype=np.int64) if isinstance(row, int) else row
-                    columns.append(pa.array(numbers))
-                fields.append(own.field(name))
-            else:
+            if name not in own.names:
                 columns.append(chunk.column(name))
-                fields.append(chunk.schema.field(name))
+            elif name in self.values.schema.names:
+                columns.append(pa.repeat(self.values.column(name)[number], rows))
+            elif name == self.numbers[0]:
+                columns.append(pa.repeat(pa.scalar(group, pa.int32()), rows))
+            else:
+                columns.append(
+                    pa.array(np.arange(row, row + rows) if isinstance(row, int) else row, pa.int64())
+                )
+            fields.append((own if name in own.names else chunk.schema).field(name))
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def row_bytes(self, names: Sequence[str], number: int) -> int:
@@ -168,7 +167,6 @@ def discover(
     """Returns the values in the folders of files; None if there are none, or if they are not asked for.
 
     Args:
-        files: The files, sorted.
         partitioning: `"hive"`, `"auto"` for the same where all files were found by listing, or None.
         target: The columns to read, or None for all columns.
         operator: The operator to name in errors.
@@ -314,12 +312,9 @@ def traced(
     paths = pa.array([file.path for file in files], pa.string())
     if partitions is None:
         return Partitions(pa.record_batch({path: paths}), {path: paths}, (), tuple(numbers))
-    return Partitions(
-        partitions.values.append_column(path, paths),
-        {**partitions.bounds, path: paths},
-        partitions.texts,
-        tuple(numbers),
-        partitions.also_held,
+    values = partitions.values.append_column(path, paths)
+    return replace(
+        partitions, values=values, bounds={**partitions.bounds, path: paths}, numbers=tuple(numbers)
     )
 
 
@@ -332,10 +327,7 @@ def merged(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
 
 def without(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
     """Returns the columns that files have to give."""
-    if partitions is None:
-        return schema
-    names = frozenset(partitions.names)
-    return pa.schema([field for field in schema if field.name not in names])
+    return schema if partitions is None else without_columns(schema, partitions.names)
 
 
 def described(partitions: Partitions | None) -> Mapping[str, Any]:

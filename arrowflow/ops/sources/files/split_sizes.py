@@ -21,8 +21,6 @@ class SplitSizes:
     """The bytes that splits take, shared by all streams and epochs. They decide when splits are read, never the rows.
 
     Args:
-        operator: The source's name.
-        format: The format of its files.
         budget_bytes: The byte budget, which no split may exceed by itself.
     """
 
