@@ -82,7 +82,7 @@ class ReadDelta(Read):
 
     def identity(self) -> dict[str, Any]:
         found = Read.identity(self)
-        del found["table"], found["log_options"]
+        del found["table"]
         return found
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:

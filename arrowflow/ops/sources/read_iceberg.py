@@ -71,7 +71,7 @@ class ReadIceberg(Read):
 
     def identity(self) -> dict[str, Any]:
         found = Read.identity(self)
-        del found["table"], found["properties"]
+        del found["table"]
         return found
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:

@@ -55,6 +55,12 @@ def test_every_version_has_the_rows_that_its_own_library_reads(table: Path, vers
     assert ours.num_rows == theirs.num_rows
 
 
+def test_a_cache_on_a_disk_knows_the_version(table: Path, tmp_path: Path) -> None:
+    for version in (0, 1, 0):
+        ds = af.read_delta(table, version=version)
+        assert ds.cache(tmp_path).to_table().equals(ds.to_table())
+
+
 def test_filters_open_only_the_files_of_their_partitions(table: Path, tmp_path: Path) -> None:
     ds = af.read_delta(table, version=3)
     for predicate in (

@@ -67,6 +67,13 @@ def rows(found: Any) -> list[dict[str, Any]]:
     return sorted(found.to_pylist(), key=lambda row: row["x"])
 
 
+def test_a_cache_on_a_disk_knows_the_snapshot(table: Any, tmp_path: Path) -> None:
+    first, *_, last = (each.snapshot_id for each in table.metadata.snapshots)
+    for snapshot in (first, last, first):
+        ds = af.read_iceberg(table, snapshot=snapshot)
+        assert ds.cache(tmp_path / "cache").to_table().equals(ds.to_table())
+
+
 def test_every_snapshot_has_the_rows_that_its_own_library_reads(table: Any) -> None:
     assert len(table.snapshots()) == 4
     for snapshot in table.snapshots():
