@@ -74,11 +74,7 @@ def _labels(operator: str, given: Any) -> bool | tuple[str, ...]:
     return tuple(map(str, names))
 
 
-_USUAL = {
-    name: each.default
-    for name, each in signature(_dataset).parameters.items()
-    if each.kind is each.KEYWORD_ONLY
-}
+_USUAL = {name: signature(_dataset).parameters[name].default for name in FileArguments.__annotations__}
 
 
 @with_arguments(FileArguments, _USUAL)

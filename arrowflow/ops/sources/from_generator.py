@@ -111,21 +111,19 @@ class GeneratorKernel(SourceKernel):
     """One task, the whole generator; the position is (elements taken,)."""
 
     def __init__(self, node: FromGenerator) -> None:
-        self._fn = node.fn
-        self._schema = node.schema
-        self._rows = node.elements == "rows"
-        self._takes_over = node.takes_over
+        self._node = node
+        self._name = function_name(node.fn)
 
     def tasks(self, position: Position) -> Iterator[Task]:
         yield Task(0 if position is None else position[0], Origin(0), streams=True)
 
     def read(self, task: Task) -> Iterator[Made]:
         """Calls the function, and yields what `RowsKernel` or the next operator takes, from the next element on."""
-        return (self._groups if self._rows else self._chunks)(task, self._elements())
+        return (self._groups if self._node.elements == "rows" else self._chunks)(task, self._elements())
 
     def _groups(self, task: Task, elements: Generator[Any]) -> Iterator[Made]:
         """Yields groups of rows, and the batches among them; without a declared schema also the element that decides."""
-        decided = self._schema is not None
+        decided = self._node.schema is not None
         group = None
         try:
             for number in itertools.count():
@@ -150,7 +148,7 @@ class GeneratorKernel(SourceKernel):
 
     def _chunks(self, task: Task, elements: Generator[Any]) -> Iterator[Made]:
         """Yields one batch an element."""
-        schema = self._schema
+        schema = self._node.schema
         try:
             for number in itertools.count():
                 element = [next(elements, END)]  # the only reference to it, so that `unshared` counts
@@ -160,7 +158,7 @@ class GeneratorKernel(SourceKernel):
                     continue
                 chunk = self._batch(element, number, schema)
                 if chunk.num_rows and schema is not None:
-                    chunk = conform(chunk, schema, f"element {number} of {function_name(self._fn)}")
+                    chunk = conform(chunk, schema, f"element {number} of {self._name}")
                 elif chunk.num_rows:  # an empty chunk may have no type: an empty list has none
                     schema = chunk.schema
                 if number >= task.payload:
@@ -170,21 +168,21 @@ class GeneratorKernel(SourceKernel):
 
     def _elements(self) -> Generator[Any]:
         try:
-            yield from self._fn()
+            yield from self._node.fn()
         except Exception as error:
-            raise FunctionError(f"{function_name(self._fn)} raised {said(error)}") from error
+            raise FunctionError(f"{self._name} raised {said(error)}") from error
 
     def _copied(self, row: Row, number: int) -> Row:
         try:
             return cast(Row, copied_value(row))
         except Exception as error:  # as of a tensor on another device
-            raise SchemaError(f"element {number} of {function_name(self._fn)}: {said(error)}") from error
+            raise SchemaError(f"element {number} of {self._name}: {said(error)}") from error
 
     def _batch(self, element: list[Any], number: int, schema: pa.Schema | None) -> pa.RecordBatch:
         try:
-            return as_batch(element, schema, takes_over=self._takes_over)
+            return as_batch(element, schema, takes_over=self._node.takes_over)
         except SchemaError as error:
-            raise FunctionError(f"element {number} of {function_name(self._fn)}: {error}") from error
+            raise FunctionError(f"element {number} of {self._name}: {error}") from error
 
 
 def as_batch(holder: list[Any], schema: pa.Schema | None, *, takes_over: bool) -> pa.RecordBatch:
@@ -200,18 +198,17 @@ def as_batch(holder: list[Any], schema: pa.Schema | None, *, takes_over: bool) -
     """
     private = unshared(holder) if takes_over else frozenset()
     element = holder.pop()
-    if isinstance(element, pa.RecordBatch):
-        batch = normalised(element, normalised_schema(element.schema))
-        return TakeOver().batch(batch) if takes_over else batch
     if isinstance(element, Mapping):
         return batch_from_arrays(element, schema, TakeOver(unshared=private) if takes_over else None)
-    if hasattr(element, "__arrow_c_stream__"):
+    foreign = not isinstance(element, pa.RecordBatch)
+    if foreign:
+        if not hasattr(element, "__arrow_c_stream__"):
+            raise SchemaError(
+                "expected a dict of values (a row), a record batch or a data frame, got "
+                f"{type(element).__name__}; name single values, as in {{'x': value}}"
+            )
         table = pa.RecordBatchReader.from_stream(element).read_all().combine_chunks()
         batches = table.to_batches()
-        batch = batches[0] if len(batches) == 1 else empty_batch(table.schema)
-        batch = normalised(batch, normalised_schema(batch.schema))
-        return TakeOver(foreign=True).batch(batch) if takes_over else batch
-    raise SchemaError(
-        "expected a dict of values (a row), a record batch or a data frame, got "
-        f"{type(element).__name__}; name single values, as in {{'x': value}}"
-    )
+        element = batches[0] if len(batches) == 1 else empty_batch(table.schema)
+    batch = normalised(element, normalised_schema(element.schema))
+    return TakeOver(foreign=foreign).batch(batch) if takes_over else batch

@@ -54,13 +54,11 @@ class FromStream(Operator):
         return self.schema
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        assert self.schema is not None
-        schema = self.schema
         return (
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: StreamKernel(self.source, schema),
+                make=lambda context: StreamKernel(self),
                 position=Shape(tuple[int]),
                 cost="unknown",
                 phase="read",
@@ -102,9 +100,9 @@ class StreamKernel(SourceKernel):
     stream is one split, too, and functions see the same rows in a call wherever its batches end.
     """
 
-    def __init__(self, source: Any, schema: pa.Schema) -> None:
-        self._source = source
-        self._schema = schema
+    def __init__(self, node: FromStream) -> None:
+        assert node.schema is not None
+        self._source, self._schema = node.source, node.schema
 
     def tasks(self, position: Position) -> Iterator[Task]:
         yield Task(0 if position is None else position[0], Origin(0), streams=True)

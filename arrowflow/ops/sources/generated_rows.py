@@ -15,7 +15,8 @@ a `batch` or a `shuffle` nothing does, and the rows that were converted together
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
@@ -36,6 +37,7 @@ GROUP_BYTES = 1 << 16
 _DECIDES = "; the first element decides, unless schema= does"
 
 
+@dataclass(slots=True, eq=False)
 class RowGroup:
     """Rows that follow each other, filled by the source and taken by `RowsKernel` at the same time.
 
@@ -48,16 +50,13 @@ class RowGroup:
         buffers: None: Python objects are no Arrow memory.
     """
 
-    __slots__ = ("announced", "num_bytes", "rows", "start", "taken")
+    buffers: ClassVar[tuple[pa.Buffer, ...]] = ()
 
-    buffers: tuple[pa.Buffer, ...] = ()
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.rows: list[Row] = []
-        self.num_bytes = 0
-        self.announced = False
-        self.taken = 0
+    start: int
+    rows: list[Row] = field(default_factory=list)
+    num_bytes: int = 0
+    announced: bool = False
+    taken: int = 0
 
     @property
     def num_rows(self) -> int:

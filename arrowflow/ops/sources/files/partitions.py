@@ -193,7 +193,7 @@ def discover(
         )
     _check_keys(files, folders, operator)
     columns = [
-        _column(key, place, files, folders, target, operator)
+        _column(key, [found[place][1] for found in folders], files, target, operator)
         for place, (key, _) in enumerate(folders[0])
         if target is None or key in target.names
     ]
@@ -244,14 +244,8 @@ def _check_keys(files: Sequence[File], folders: Sequence[Folders], operator: str
 
 
 def _column(
-    key: str,
-    place: int,
-    files: Sequence[File],
-    folders: Sequence[Folders],
-    target: pa.Schema | None,
-    operator: str,
+    key: str, texts: Sequence[str | None], files: Sequence[File], target: pa.Schema | None, operator: str
 ) -> tuple[pa.Field, pa.Array]:
-    texts = [found[place][1] for found in folders]
     field = pa.field(key, _told_type(texts)) if target is None else target.field(key)
     try:
         return field, _typed(texts, field)

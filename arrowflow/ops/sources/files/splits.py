@@ -65,8 +65,6 @@ class FooterSource(SourceKernel):
         self._versions = versions_in_run(node.files, context)
         self._is_wanted = is_wanted
         self._expected = without(node.all_columns(), node.partitions)
-        self._block_files = 1 if node.order is None else OPEN_FILES
-        self._order = node.order
         self._context = context
         # Lanes that read parts of one file share its footer, as long as one of them has splits of it on the way: to read
         # and to rewrite footers anew was a tenth of the work of `stream`, shuffled, in 16 lanes.
@@ -81,16 +79,12 @@ class FooterSource(SourceKernel):
             yield Task(bundle, Origin(number), FOOTER_BYTES * len(bundle) + scanned)
 
     def _files(self, position: Position) -> Iterator[FileTask]:
-        files = len(self._node.files)
-        order = (
-            range(files)
-            if self._order is None
-            else permuted(files, self._order, FILE_ORDER, self._context.epoch)
-        )
-        is_wanted, size = self._is_wanted, self._block_files
+        files, order, is_wanted = len(self._node.files), self._node.order, self._is_wanted
+        size = 1 if order is None else OPEN_FILES
+        numbers = range(files) if order is None else permuted(files, order, FILE_ORDER, self._context.epoch)
         for block in range(0 if position is None else position[0], -(-files // size)):
             places = range(block * size, min((block + 1) * size, files))
-            found = [(place, int(order[place])) for place in places]
+            found = [(place, int(numbers[place])) for place in places]
             wanted = [each for each in found if is_wanted is None or is_wanted(each[1])]
             for place, number in wanted:
                 yield FileTask(number, block, place % size, len(wanted))
