@@ -134,6 +134,8 @@ class FromMemory(DealtSource):
     def of_columns(self, wanted: frozenset[str]) -> Self:
         """Returns the rows with no other columns than the wanted ones."""
         types = pa.schema([each for each in self.types if each.name in wanted])
+        if len(types) == len(self.types):
+            return self
         batches = tuple(batch.select(types.names) for batch in self.batches)
         return dataclasses.replace(self, batches=batches, types=types)
 

@@ -130,11 +130,8 @@ def _only_maps(node: FileScan, names: Sequence[str]) -> bool:
 def _fetch_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
     assert node.store is not None and node.first is not None
     allowed = node.store.connections
-    few = (
-        ""
-        if allowed is None or allowed >= CONNECTIONS
-        else f"; your client opens at most {allowed} connections"
-    )
+    is_few = allowed is not None and allowed < CONNECTIONS
+    few = f"; your client opens at most {allowed} connections" if is_few else ""
     return KernelSpec(
         operator=node.operator,
         kind="reader",
