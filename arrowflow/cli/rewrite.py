@@ -240,7 +240,7 @@ class _Job:
             if held is None:
                 raise WriteError("another process rewrites the same source to this place; wait for it")
             starts = range(0, max(1, self.rows), self.shard_rows)
-            suffix = KINDS[self.to].suffix
+            suffix = KINDS[self.to].encoder.suffix
             files = [self.data / f"part-{number:05}{suffix}" for number in range(len(starts))]
             try:
                 self._write_all(files, starts)

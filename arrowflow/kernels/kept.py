@@ -144,7 +144,11 @@ class KeptChunks:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process begins without chunks."""
-        arguments: dict[str, Any] = {"copies": self.copies, "source_rows": self.source_rows, "is_local": self.is_local}
+        arguments: dict[str, Any] = {
+            "copies": self.copies,
+            "source_rows": self.source_rows,
+            "is_local": self.is_local,
+        }
         return functools.partial(KeptChunks, **arguments), (self.asked_bytes,)
 
     def clear(self) -> None:

@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from arrowflow.errors import WriteError, shown
 from arrowflow.formats.webdataset.members import BLOCK, KEY
+from arrowflow.interchange.to_numpy import is_text
+from arrowflow.write.encoders import Encoder
 
 _ROWS: Final = 64
 """Rows that are Python objects at the same time: images are large."""
@@ -23,7 +25,7 @@ _KEY: Final = re.compile(r"(?!/|(?:[^\0]*/)?\.\./)(?:[^\0]*/)?[^./\0]+")
 _COLUMN: Final = re.compile(r"[^/\0]+")
 
 
-class ArchiveEncoder:
+class ArchiveEncoder(Encoder):
     """A tar archive of the members that `read_webdataset` makes rows of. A null has no member.
 
     Types, keys and names of columns that `read_webdataset` could not read back are refused.
@@ -38,7 +40,7 @@ class ArchiveEncoder:
                 f".enumerate(name={KEY!r})"
             )
         for field in schema:
-            if not _is_text(field.type) or (field.name == KEY and pa.types.is_floating(field.type)):
+            if not _has_place(field.type) or (field.name == KEY and pa.types.is_floating(field.type)):
                 raise WriteError(
                     f"column {field.name!r}: a member of a WebDataset has no place for {field.type}, but for bytes, texts, "
                     "numbers and booleans; encode the column by a map, or write Parquet files"
@@ -57,7 +59,6 @@ class ArchiveEncoder:
         self._last: str | None = None
 
     def write(self, group: pa.Table) -> None:
-        """See `Encoder.write`."""
         for start in range(0, group.num_rows, _ROWS):
             for part in self._members(group.slice(start, _ROWS)):
                 self._sink.write(part)
@@ -92,17 +93,13 @@ class ArchiveEncoder:
         self._last = key
 
     def close(self) -> None:
-        """See `Encoder.close`."""
         self._sink.write(bytes(2 * BLOCK))
 
-    def abandon(self) -> None:
-        """See `Encoder.abandon`."""
 
-
-def _is_text(type: pa.DataType) -> bool:
+def _has_place(type: pa.DataType) -> bool:
     types = pa.types
-    tests = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string, types.is_boolean)
-    return any(test(type) for test in (*tests, types.is_integer, types.is_float32, types.is_float64))
+    tests = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64)
+    return is_text(type) or any(test(type) for test in tests)
 
 
 def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import polars as pl
 import pyarrow as pa
@@ -19,13 +19,14 @@ PARQUET_CODECS: Final = ("brotli", "gzip", "lz4", "none", "snappy", "zstd")
 IPC_CODECS: Final = ("lz4", "none", "zstd")
 
 
-class Encoder(Protocol):
+class Encoder:
     """One file that is being written."""
 
     suffix: ClassVar[str]
 
     def write(self, group: pa.Table) -> None:
         """Writes rows, each column in one chunk, as one row group or record batch."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Completes the file; the sink stays open."""
@@ -34,7 +35,20 @@ class Encoder(Protocol):
         """Closes a file that will not be completed. Raises nothing."""
 
 
-class ParquetEncoder:
+class _ArrowEncoder(Encoder):
+    """A file that a writer of pyarrow writes."""
+
+    _writer: Any
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def abandon(self) -> None:
+        with suppress(Exception):
+            self._writer.close()
+
+
+class ParquetEncoder(_ArrowEncoder):
     """A Parquet file with statistics, by which readers prune, and checksums, which `read_parquet` compares.
 
     Types that pyarrow would write as other values, or could not read back, are refused.
@@ -54,27 +68,20 @@ class ParquetEncoder:
         self._writer = pq.ParquetWriter(sink, self._schema, compression=compression, write_page_checksum=True)
 
     def write(self, group: pa.Table) -> None:
-        """See `Encoder.write`."""
         for name in self._dates:
-            if not all(map(_keeps_dates, group.column(name).chunks)):
+            if not all(map(_keeps_dates, _leaves(group.column(name).chunks))):
                 raise WriteError(
                     f"column {name!r}: values of date64 that are no whole days become others in Parquet; cast the "
                     "column to timestamp('ms')"
                 )
         self._writer.write_table(group.cast(self._schema), row_group_size=max(1, group.num_rows))
 
-    def close(self) -> None:
-        """See `Encoder.close`."""
-        self._writer.close()
-
     def abandon(self) -> None:
-        """See `Encoder.abandon`."""
-        with suppress(Exception):
-            self._writer.close()
+        super().abandon()
         self._writer.is_open = False  # else its `__del__` tries again
 
 
-class IpcEncoder:
+class IpcEncoder(_ArrowEncoder):
     """An Arrow IPC file; uncompressed it can be mapped into memory."""
 
     suffix: ClassVar[str] = ".arrow"
@@ -84,21 +91,11 @@ class IpcEncoder:
         self._writer = pa.ipc.new_file(sink, schema, options=options)
 
     def write(self, group: pa.Table) -> None:
-        """See `Encoder.write`."""
         for batch in group.to_batches():
             self._writer.write_batch(batch)
 
-    def close(self) -> None:
-        """See `Encoder.close`."""
-        self._writer.close()
 
-    def abandon(self) -> None:
-        """See `Encoder.abandon`."""
-        with suppress(Exception):
-            self._writer.close()
-
-
-class CsvEncoder:
+class CsvEncoder(_ArrowEncoder):
     """A CSV file with a header. Texts are quoted, so that an empty text is not null.
 
     Types and values that `read_csv` could not read back are refused.
@@ -107,17 +104,10 @@ class CsvEncoder:
     suffix: ClassVar[str] = ".csv"
 
     def __init__(self, sink: Any, schema: pa.Schema) -> None:
-        if not len(schema):
-            raise WriteError("CSV cannot hold rows without columns; write IPC files")
-        for field in schema:
-            if not _is_csv(field.type):
-                raise WriteError(
-                    f"column {field.name!r}: CSV has no place for {field.type}; drop or cast the column, or write Parquet files"
-                )
+        _check_types(schema, "CSV", _is_csv)
         self._writer = csv.CSVWriter(sink, schema)
 
     def write(self, group: pa.Table) -> None:
-        """See `Encoder.write`."""
         if group.num_columns == 1 and group.column(0).null_count:
             raise WriteError(
                 f"column {group.column_names[0]!r}: a null of the only column is an empty line in CSV, which is no row; "
@@ -125,17 +115,8 @@ class CsvEncoder:
             )
         self._writer.write_table(group)
 
-    def close(self) -> None:
-        """See `Encoder.close`."""
-        self._writer.close()
 
-    def abandon(self) -> None:
-        """See `Encoder.abandon`."""
-        with suppress(Exception):
-            self._writer.close()
-
-
-class JsonEncoder:
+class JsonEncoder(Encoder):
     """A file of JSON lines: an object for each row, with a null for each null. Polars writes them.
 
     Types and values that `read_json` could not read back are refused.
@@ -144,21 +125,13 @@ class JsonEncoder:
     suffix: ClassVar[str] = ".jsonl"
 
     def __init__(self, sink: Any, schema: pa.Schema) -> None:
-        if not len(schema):
-            raise WriteError("JSON cannot hold rows without columns; write IPC files")
-        for field in schema:
-            if not _is_json(field.type):
-                raise WriteError(
-                    f"column {field.name!r}: JSON has no place for {field.type}; drop or cast the column, or write Parquet files"
-                )
+        _check_types(schema, "JSON", _is_json)
         self._sink = sink
 
     def write(self, group: pa.Table) -> None:
-        """See `Encoder.write`."""
         for name, column in zip(group.column_names, group.columns, strict=True):
-            if not all(
-                pc.all(pc.is_finite(floats)).as_py() is not False for floats in _floats(column.chunks)
-            ):
+            floats = [leaf for leaf in _leaves(column.chunks) if pa.types.is_floating(leaf.type)]
+            if any(pc.all(pc.is_finite(leaf)).as_py() is False for leaf in floats):
                 raise WriteError(
                     f"column {name!r}: JSON has no place for NaN and infinity, which would become null; make them null, or "
                     "write Parquet files"
@@ -167,11 +140,16 @@ class JsonEncoder:
         pl.DataFrame(group).write_ndjson(lines)
         self._sink.write(lines.getbuffer())
 
-    def close(self) -> None:
-        """See `Encoder.close`."""
 
-    def abandon(self) -> None:
-        """See `Encoder.abandon`."""
+def _check_types(schema: pa.Schema, format: str, has_place: Callable[[pa.DataType], bool]) -> None:
+    if not len(schema):
+        raise WriteError(f"{format} cannot hold rows without columns; write IPC files")
+    for field in schema:
+        if not has_place(field.type):
+            raise WriteError(
+                f"column {field.name!r}: {format} has no place for {field.type}; drop or cast the column, or write Parquet "
+                "files"
+            )
 
 
 def _is_csv(type: pa.DataType) -> bool:
@@ -194,16 +172,19 @@ def _is_json(type: pa.DataType) -> bool:
     return (_is_csv(type) and not types.is_date(type)) or types.is_null(type)
 
 
-def _floats(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
-    """Yields the arrays of floats in arrays, also inside of lists and structs."""
+def _leaves(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    """Yields the arrays of values inside of lists, maps, structs and extension types."""
     for array in arrays:
-        type = array.type
-        if pa.types.is_floating(type):
+        if isinstance(array.type, pa.BaseExtensionType):
+            yield from _leaves([array.storage])
+        elif pa.types.is_map(array.type):
+            yield from _leaves([array.keys, array.items])
+        elif pa.types.is_struct(array.type):
+            yield from _leaves(array.flatten())
+        elif pa.types.is_nested(array.type):
+            yield from _leaves([array.flatten()])
+        else:
             yield array
-        elif pa.types.is_struct(type):
-            yield from _floats(array.flatten())
-        elif pa.types.is_nested(type):
-            yield from _floats([array.flatten()])
 
 
 def _holds(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
@@ -218,17 +199,9 @@ def _is_empty_list(type: pa.DataType) -> bool:
 
 
 def _keeps_dates(array: pa.Array) -> bool:
-    """Returns whether all values of date64 in an array are whole days."""
-    type = array.type
-    if isinstance(type, pa.BaseExtensionType):
-        return _keeps_dates(array.storage)
-    if pa.types.is_date64(type):
-        return bool(array.equals(pc.cast(array, pa.date32(), safe=False).cast(type)))
-    if pa.types.is_map(type):
-        return _keeps_dates(array.keys) and _keeps_dates(array.items)
-    if pa.types.is_struct(type):
-        return all(map(_keeps_dates, array.flatten()))
-    return not pa.types.is_nested(type) or _keeps_dates(array.flatten())
+    """Returns whether all values of date64 in an array are whole days; other types have none."""
+    is_other = not pa.types.is_date64(array.type)
+    return is_other or bool(array.equals(pc.cast(array, pa.date32(), safe=False).cast(array.type)))
 
 
 def check_codec(operator: str, compression: str | None, known: tuple[str, ...]) -> str:

@@ -15,6 +15,8 @@ import pyarrow as pa
 from arrowflow.errors import WriteError
 from arrowflow.formats.tfrecord.framing import masked_crc
 from arrowflow.formats.tfrecord.proto import example_class
+from arrowflow.interchange.to_numpy import is_ragged, is_text
+from arrowflow.write.encoders import Encoder
 
 _ROWS: Final = 1024
 """Rows that are Python objects at the same time."""
@@ -38,7 +40,7 @@ class _Column(NamedTuple):
     is_list: bool
 
 
-class ExampleEncoder:
+class ExampleEncoder(Encoder):
     """A TFRecord file. A null has no feature.
 
     Types that `read_tfrecord` could not read back are refused.
@@ -52,7 +54,6 @@ class ExampleEncoder:
         self._sink = sink
 
     def write(self, group: pa.Table) -> None:
-        """See `Encoder.write`."""
         for column in self._columns:
             if column.is_list and any(
                 chunk.flatten().null_count for chunk in group.column(column.name).chunks
@@ -79,27 +80,16 @@ class ExampleEncoder:
             length = _LENGTH.pack(len(data))
             yield b"".join((length, _CRC.pack(masked_crc(length)), data, _CRC.pack(masked_crc(data))))
 
-    def close(self) -> None:
-        """See `Encoder.close`."""
-
-    def abandon(self) -> None:
-        """See `Encoder.abandon`."""
-
 
 def _column(field: pa.Field) -> _Column:
     types, type = pa.types, field.type
-    is_list = types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type)
+    is_list = is_ragged(type) or types.is_fixed_size_list(type)
     value = type.value_type if is_list else type
     if types.is_boolean(value) or (types.is_integer(value) and not types.is_uint64(value)):
         kind, stored = "int64_list", pa.int64()
     elif types.is_float32(value):
         kind, stored = "float_list", value
-    elif (
-        types.is_binary(value)
-        or types.is_large_binary(value)
-        or types.is_string(value)
-        or types.is_large_string(value)
-    ):
+    elif is_text(value):
         kind, stored = "bytes_list", pa.large_binary()
     else:
         raise WriteError(

@@ -32,10 +32,10 @@ def with_metadata(schema: pa.Schema, sources: Sequence[pa.Schema]) -> pa.Schema:
     found: dict[bytes, bytes] = {}
     for source in sources:
         kept = {field.name for field in source if _is_there(field, schema)}
-        lost = [json.dumps(name, ensure_ascii=False).encode() for name in source.names if name not in kept]
-        lost += [
-            json.dumps(name).encode() for name in source.names if name not in kept and not name.isascii()
-        ]
+        gone = [name for name in source.names if name not in kept]
+        lost = {
+            json.dumps(name, ensure_ascii=is_ascii).encode() for name in gone for is_ascii in (True, False)
+        }
         for key, value in (source.metadata or {}).items():
             if not any(name in value for name in lost):
                 found.setdefault(key, _of_columns(value) if key == _GEO else value)

@@ -56,31 +56,28 @@ class PartitionWriter:
 
     @property
     def names(self) -> list[str]:
-        """See `ShardWriter.names`; sorted as a listing is."""
+        """The shards, sorted as a listing is."""
         return sorted(name for writer in self._writers.values() for name in writer.names)
 
     @property
     def num_rows(self) -> int:
-        """See `ShardWriter.num_rows`."""
         return sum(writer.num_rows for writer in self._writers.values())
 
     @property
     def num_bytes(self) -> int:
-        """See `ShardWriter.num_bytes`."""
         return sum(writer.num_bytes for writer in self._writers.values())
 
     def open(self) -> None:
-        """See `ShardWriter.open`; folders have files once there are rows."""
+        """Does nothing: folders have files once there are rows."""
 
     def push(self, batch: pa.RecordBatch) -> None:
-        """See `ShardWriter.push`."""
         while batch.num_rows:
             batch, is_full = self._window.take(batch)
             if is_full:
                 self._deal()
 
     def finish(self) -> None:
-        """See `ShardWriter.finish`. Without rows there is one file, which tells the columns."""
+        """Completes all shards. Without rows there is one file, which tells the columns."""
         self._deal()
         if not self._writers:
             folder = "".join(f"{_quoted(name)}={NULL}/" for name in self._columns)
@@ -90,7 +87,6 @@ class PartitionWriter:
             writer.finish()
 
     def abandon(self) -> None:
-        """See `ShardWriter.abandon`."""
         for writer in self._writers.values():
             writer.abandon()
 

@@ -8,16 +8,17 @@ group. So the writer holds one row group, and a copy of the row group in one pie
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, WriteError
 from arrowflow.formats.types import width_bits
+from arrowflow.interchange.to_numpy import is_ragged, is_text
 from arrowflow.write.encoders import Encoder
 from arrowflow.write.targets import Target
 
@@ -55,23 +56,6 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """The sizes at which row groups and shards end.
-
-    Attributes:
-        group_rows: Most rows of a row group.
-        group_bytes: Bytes of values after which a row group ends, or None.
-        shard_rows: Most rows of a shard, or None.
-        shard_bytes: Bytes of a file after which the next file begins, or None.
-    """
-
-    group_rows: int
-    group_bytes: int | None
-    shard_rows: int | None
-    shard_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
     """The shards of one dataset: where they go, what they are, and where each ends.
 
@@ -79,71 +63,19 @@ class Shards:
         target: The target.
         encoder: Makes the encoder of one file.
         suffix: Ending of the files.
-        sizes: The sizes at which row groups and shards end.
+        group_rows: Most rows of a row group.
+        group_bytes: Bytes of values after which a row group ends, or None.
+        shard_rows: Most rows of a shard, or None.
+        shard_bytes: Bytes of a file after which the next file begins, or None.
     """
 
     target: Target
     encoder: Callable[[Any, pa.Schema], Encoder]
     suffix: str
-    sizes: Sizes
-
-
-class RowWriter(Protocol):
-    """The rule that cuts rows into shards. Used by one thread."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The shards in their order, as names inside of the target."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of all complete shards."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all complete shards."""
-
-    def open(self) -> None:
-        """Called once, before the first row. Finds types that the format lacks."""
-
-    def push(self, batch: pa.RecordBatch) -> None:
-        """Takes rows; writes the row groups that are now full."""
-
-    def finish(self) -> None:
-        """Writes the remaining rows, and completes all shards."""
-
-    def abandon(self) -> None:
-        """Closes unfinished files. Raises nothing."""
-
-
-def write_shards(
-    batches: Iterable[pa.RecordBatch], make: Callable[[], RowWriter], target: Target, operator: str
-) -> Written:
-    """Writes all rows and makes them visible; after any error, no row is visible.
-
-    Args:
-        batches: The rows.
-        make: Makes the writer of the shards.
-        target: The target.
-        operator: The operator to name in errors.
-
-    Raises:
-        WriteError: The target is taken, the disk full, a type has no place in the format.
-    """
-    with explained(operator, target):
-        shards = make()
-        try:
-            target.begin()
-            shards.open()  # before the first row is asked for: finds types that the format lacks
-            for batch in batches:
-                shards.push(batch)
-            shards.finish()
-            files = target.publish(shards.names)
-        except BaseException:
-            shards.abandon()
-            target.discard()
-            raise
-    return Written(files=files, num_rows=shards.num_rows, num_bytes=shards.num_bytes)
+    group_rows: int
+    group_bytes: int | None
+    shard_rows: int | None
+    shard_bytes: int | None
 
 
 @contextmanager
@@ -202,12 +134,17 @@ class Held:
 
 
 class ShardWriter:
-    """Cuts rows into row groups, and row groups into shards.
+    """Cuts rows into row groups, and row groups into shards. Used by one thread.
 
     Args:
         shards: The shards to write, and their target.
         schema: The columns.
         folder: The folder inside of the target, which ends with `/`; empty for the target itself.
+
+    Attributes:
+        names: The shards in their order, as names inside of the target.
+        num_rows: Rows of all complete shards.
+        num_bytes: Bytes of all complete shards.
     """
 
     def __init__(self, shards: Shards, schema: pa.Schema, folder: str = "") -> None:
@@ -219,7 +156,7 @@ class ShardWriter:
         self._sink: Any = None
         self._encoder: Encoder | None = None
         self._shard_rows = 0
-        self._held = Held(shards.sizes.group_rows, shards.sizes.group_bytes)
+        self._held = Held(shards.group_rows, shards.group_bytes)
 
     @property
     def held_bits(self) -> int:
@@ -232,7 +169,7 @@ class ShardWriter:
         return self._sink is not None
 
     def open(self) -> None:
-        """Begins the next shard.
+        """Begins the next shard. Called before the first row, too, which finds types that the format lacks.
 
         Raises:
             WriteError: There are too many shards: longer names would sort before others.
@@ -296,13 +233,12 @@ class ShardWriter:
 
     def _room(self) -> int | None:
         """Returns the rows of the row group at which the shard is full."""
-        most = self._shards.sizes.shard_rows
+        most = self._shards.shard_rows
         return None if most is None else most - (0 if self._is_full() else self._shard_rows)
 
     def _is_full(self) -> bool:
         """Whether the next row belongs to another shard; asked only when a row comes, so that no shard is empty."""
-        sizes = self._shards.sizes
-        rows, num_bytes = sizes.shard_rows, sizes.shard_bytes
+        rows, num_bytes = self._shards.shard_rows, self._shards.shard_bytes
         if not self._shard_rows:
             return False
         return (rows is not None and self._shard_rows >= rows) or (
@@ -345,22 +281,15 @@ def _bits(array: pa.Array) -> int:
     if pa.types.is_fixed_size_list(type):
         start, size = array.offset * type.list_size, length * type.list_size
         return length + _bits(array.values.slice(start, size))
-    width = _offset_width(type)
-    if width is None:
+    is_list = is_ragged(type) or pa.types.is_map(type)
+    if not is_list and not is_text(type):
         return 8 * int(array.nbytes)
     if not length:
         return 0
+    # A value ends where the next one starts.
+    is_large = type in (pa.large_string(), pa.large_binary()) or pa.types.is_large_list(type)
+    width = np.dtype(np.int64 if is_large else np.int32)
     offsets = np.frombuffer(array.buffers()[1], width, count=length + 1, offset=array.offset * width.itemsize)
     first, size = int(offsets[0]), int(offsets[-1] - offsets[0])
     own = length * (8 * width.itemsize + 1)
-    is_list = pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_map(type)
     return own + (_bits(array.values.slice(first, size)) if is_list else 8 * size)
-
-
-def _offset_width(type: pa.DataType) -> np.dtype[Any] | None:
-    """Returns the type of the offsets of texts, bytes, lists and maps; a value ends where the next one starts."""
-    small = (pa.types.is_string, pa.types.is_binary, pa.types.is_list, pa.types.is_map)
-    large = (pa.types.is_large_string, pa.types.is_large_binary, pa.types.is_large_list)
-    if any(test(type) for test in small):
-        return np.dtype(np.int32)
-    return np.dtype(np.int64) if any(test(type) for test in large) else None

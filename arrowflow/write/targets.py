@@ -30,9 +30,20 @@ import pyarrow as pa
 from arrowflow.caching.store.claim import Claim
 from arrowflow.errors import ArrowflowError, WriteError, counted
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage import UNFINISHED, Settings, below, flush, forget_listings, is_link, locate
+from arrowflow.storage import (
+    UNFINISHED,
+    Settings,
+    about_credentials,
+    below,
+    flush,
+    forget_listings,
+    is_link,
+    is_of_client,
+    locate,
+    without_secrets,
+    wrong_settings,
+)
 from arrowflow.write import leftovers
-from arrowflow.write.failures import local_failure, remote_failure
 
 logger = logging.getLogger("arrowflow")
 
@@ -110,15 +121,13 @@ class LocalFolder:
 
     @property
     def path(self) -> str:
-        """See `Target.path`."""
         return str(self._path)
 
     def failed(self, error: Exception) -> ArrowflowError | None:
-        """See `Target.failed`."""
-        return local_failure(error, self.path)
+        is_known = isinstance(error, OSError | pa.ArrowException)
+        return _not_written(_said(error), self.path) if is_known else None
 
     def check(self) -> None:
-        """See `Target.check`."""
         if os.path.ismount(self._path):
             raise WriteError(
                 "a file system is mounted there, whose root no folder can replace; name a folder below it"
@@ -126,7 +135,6 @@ class LocalFolder:
         check_free(self._filesystem, self.path, self._suffix, overwrite=self._overwrite)
 
     def begin(self) -> None:
-        """See `Target.begin`."""
         self.prepare()
         self._staging, self._claim = leftovers.begin(self._path)
 
@@ -138,17 +146,15 @@ class LocalFolder:
         self.check()
 
     def open(self, name: str) -> Any:
-        """See `Target.open`."""
         file = self._hidden / name
         file.parent.mkdir(parents=True, exist_ok=True)
         return self._filesystem.open_output_stream(str(file), compression=None)
 
     def seal(self, name: str) -> None:
-        """See `Target.seal`: a name must never exist before its content is on the disk."""
+        # A name must never exist before its content is on the disk.
         flush(self._hidden / name)
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `Target.publish`."""
         for folder in sorted(_folders(names), reverse=True):  # those inside come first
             flush(self._hidden / folder)
         self.take(self._hidden)
@@ -172,7 +178,7 @@ class LocalFolder:
             leftovers.remove(replaced)
 
     def discard(self) -> None:
-        """See `Target.discard`: renamed content comes back, unless other content has its place."""
+        """Removes the shards; renamed content comes back, unless other content has its place."""
         for replaced in reversed(self._replaced):
             with suppress(OSError):
                 replaced.rename(self._path)
@@ -214,11 +220,15 @@ class LocalFolder:
         except FileNotFoundError:
             self._replaced.pop()
             return
-        _check_replaceable(self._filesystem, str(replaced), self._suffix, named=self.path)
+        self._check_shards(replaced)
+
+    def _check_shards(self, folder: Path) -> None:
+        path = str(folder)
+        _check_shards(self._filesystem, below(self._filesystem, path), path, self._suffix, named=self.path)
 
     def _is_replaceable(self, folder: Path) -> bool:
         try:
-            _check_replaceable(self._filesystem, str(folder), self._suffix)
+            self._check_shards(folder)
         except (OSError, pa.ArrowException):
             return False
         return True
@@ -250,31 +260,28 @@ class RemoteFolder:
 
     @property
     def path(self) -> str:
-        """See `Target.path`."""
         return self._path
 
     def failed(self, error: Exception) -> ArrowflowError | None:
-        """See `Target.failed`."""
-        return remote_failure(
-            error,
-            self._path,
-            address=self._address,
-            settings=self._settings,
-            is_reached=self._is_reached,
-        )
+        if (wrong := wrong_settings(self._address, self._settings, error)) is not None:
+            return wrong
+        is_known = isinstance(error, OSError | pa.ArrowException) or is_of_client(error)
+        if self._is_reached and not is_known:
+            return None
+        text = about_credentials(_said(error))
+        if not self._is_reached:  # any error is one of the client
+            text = f"{text}; check the address, the credentials, storage_options= and the network"
+        return _not_written(without_secrets(text, self._settings), self._path)
 
     def check(self) -> None:
-        """See `Target.check`."""
         forget_listings(self._filesystem)
         check_free(self._filesystem, self._path, self._suffix, overwrite=self._overwrite)
 
     def begin(self) -> None:
-        """See `Target.begin`."""
         self.check()
         self._filesystem.create_dir(self._staging, recursive=True)
 
     def open(self, name: str) -> Any:
-        """See `Target.open`."""
         folder, inside, _ = name.rpartition("/")
         if inside:
             self._filesystem.create_dir(f"{self._staging}/{folder}", recursive=True)
@@ -283,10 +290,9 @@ class RemoteFolder:
         return opened
 
     def seal(self, name: str) -> None:
-        """See `Target.seal`: a store has an object once the object is closed, and not before."""
+        """Does nothing: a store has an object once the object is closed, and not before."""
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `Target.publish`."""
         filesystem = self._filesystem
         forget_listings(filesystem)
         check_free(filesystem, self._path, self._suffix, overwrite=self._overwrite, but=self._staging)
@@ -309,7 +315,7 @@ class RemoteFolder:
         return tuple(f"{self._path}/{name}" for name in names)
 
     def discard(self) -> None:
-        """See `Target.discard`: the marker stays if the remaining content may not be whole."""
+        """Removes the shards; the marker stays if the remaining content may not be whole."""
         if self._is_published:
             return
         moved = [f"{self._path}/{name}" for name in self._names]
@@ -324,6 +330,14 @@ class RemoteFolder:
             return any(info.is_file for info in self._filesystem.get_file_info(paths))
         except Exception:  # noqa: BLE001  (whatever a file system of others raises: it cannot tell)
             return True
+
+
+def _not_written(text: str, path: str) -> ArrowflowError:
+    return WriteError(f"cannot write: {text}; nothing of it is visible").locate(file=path)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip()[:500]}"
 
 
 def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but: str = "") -> None:
@@ -348,18 +362,14 @@ def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but:
             f"expected a path that is free, found a folder of {counted(count, 'file')}; pass overwrite=True to "
             f"replace {'it' if count == 1 else 'them'}, or choose another path"
         ).locate(file=path)
-    _check_replaceable(filesystem, path, suffix, but=but)
+    _check_shards(filesystem, listed, path, suffix)
 
 
-def _check_replaceable(
-    filesystem: Any, path: str, suffix: str, *, but: str = "", named: str | None = None
+def _check_shards(
+    filesystem: Any, listed: list[Any], path: str, suffix: str, *, named: str | None = None
 ) -> None:
-    """Raises `WriteError` if a folder holds files besides shards; errors may call the folder `named`."""
-    found = [
-        info.path[len(path) :]
-        for info in _listed(filesystem, path, but=but)
-        if info.is_file or is_link(filesystem, info.path)
-    ]
+    """Raises `WriteError` if there are files besides shards in what a folder holds; errors may call it `named`."""
+    found = [info.path[len(path) :] for info in listed if info.is_file or is_link(filesystem, info.path)]
     foreign = [each for each in found if not each.endswith(suffix) and not _KEPT_BY_WRITERS.search(each)]
     if foreign:
         place = path if named is None else named

@@ -32,10 +32,8 @@ from arrowflow.write.shards import (
     SHARD_BYTES,
     Shards,
     ShardWriter,
-    Sizes,
     Written,
     explained,
-    write_shards,
 )
 from arrowflow.write.targets import target_of
 
@@ -46,65 +44,33 @@ class Kind(NamedTuple):
     Attributes:
         operator: Name of the method that writes them.
         encoder: The encoder of one file.
-        suffix: Ending of the files.
-        codecs: Names of compressions; none if the encoder does not compress.
         endings: The endings of names of files of this kind.
+        codecs: Names of compressions; none if the encoder does not compress.
         rows: Name of the argument for the rows of a row group or record batch.
         default_rows: The default of that argument.
     """
 
     operator: str
-    encoder: Callable[..., Encoder]
-    suffix: str
-    codecs: tuple[str, ...]
+    encoder: type[Encoder]
     endings: tuple[str, ...]
-    rows: str
-    default_rows: int
+    codecs: tuple[str, ...] = ()
+    rows: str = "batch_rows"
+    default_rows: int = MAX_CHUNK_ROWS
 
 
 PARQUET: Final = Kind(
     "write_parquet",
     ParquetEncoder,
-    ParquetEncoder.suffix,
-    PARQUET_CODECS,
     FORMATS["parquet"].suffixes,
+    PARQUET_CODECS,
     "row_group_rows",
     4 * MAX_CHUNK_ROWS,
 )
-IPC: Final = Kind(
-    "write_ipc",
-    IpcEncoder,
-    IpcEncoder.suffix,
-    IPC_CODECS,
-    FORMATS["ipc"].suffixes,
-    "batch_rows",
-    MAX_CHUNK_ROWS,
-)
-CSV: Final = Kind(
-    "write_csv", CsvEncoder, CsvEncoder.suffix, (), FORMATS["csv"].suffixes, "batch_rows", MAX_CHUNK_ROWS
-)
-
-TFRECORD: Final = Kind(
-    "write_tfrecord",
-    ExampleEncoder,
-    ExampleEncoder.suffix,
-    (),
-    (ExampleEncoder.suffix,),
-    "batch_rows",
-    MAX_CHUNK_ROWS,
-)
-WEBDATASET: Final = Kind(
-    "write_webdataset",
-    ArchiveEncoder,
-    ArchiveEncoder.suffix,
-    (),
-    FORMATS["webdataset"].suffixes,
-    "batch_rows",
-    MAX_CHUNK_ROWS,
-)
-JSON: Final = Kind(
-    "write_json", JsonEncoder, JsonEncoder.suffix, (), FORMATS["json"].suffixes, "batch_rows", MAX_CHUNK_ROWS
-)
+IPC: Final = Kind("write_ipc", IpcEncoder, FORMATS["ipc"].suffixes, IPC_CODECS)
+CSV: Final = Kind("write_csv", CsvEncoder, FORMATS["csv"].suffixes)
+TFRECORD: Final = Kind("write_tfrecord", ExampleEncoder, (ExampleEncoder.suffix,))
+WEBDATASET: Final = Kind("write_webdataset", ArchiveEncoder, FORMATS["webdataset"].suffixes)
+JSON: Final = Kind("write_json", JsonEncoder, FORMATS["json"].suffixes)
 
 _OF_POLARS: Final = {
     "write_parquet": "write_parquet",
@@ -139,15 +105,30 @@ class Writer:
             self.shards.target.check()
 
     def write(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Written:
-        """Writes all rows.
+        """Writes all rows and makes them visible; after any error, no row is visible.
 
         Raises:
             WriteError: The target is taken, the disk full, a type has no place in the format.
         """
-        make: Callable[[], PartitionWriter | ShardWriter] = partial(ShardWriter, self.shards, schema)
-        if self.partition_by:
-            make = partial(PartitionWriter, self.shards, schema, self.partition_by)
-        return write_shards(batches, make, self.shards.target, self.operator)
+        target = self.shards.target
+        with explained(self.operator, target):
+            writer = (
+                PartitionWriter(self.shards, schema, self.partition_by)
+                if self.partition_by
+                else ShardWriter(self.shards, schema)
+            )
+            try:
+                target.begin()
+                writer.open()
+                for batch in batches:
+                    writer.push(batch)
+                writer.finish()
+                files = target.publish(writer.names)
+            except BaseException:
+                writer.abandon()
+                target.discard()
+                raise
+        return Written(files=files, num_rows=writer.num_rows, num_bytes=writer.num_bytes)
 
 
 def writer_of(
@@ -164,32 +145,30 @@ def writer_of(
     overwrite: bool,
 ) -> Writer:
     """Returns the writer of files of a kind; the arguments are those of `Dataset.write_parquet` and the others."""
-    operator, suffix = kind.operator, kind.suffix
-    encoder = kind.encoder
+    operator, suffix = kind.operator, kind.encoder.suffix
+    encoder: Callable[..., Encoder] = kind.encoder
     if kind.codecs:
         encoder = partial(encoder, compression=check_codec(operator, compression, kind.codecs))
     _check_folder(kind, path)
     if shard_bytes is None and shard_rows is None:
         shard_bytes = SHARD_BYTES
-    # A size that the user did not name has a limit only where it needs a limit.
-    sizes = Sizes(
+    shards = Shards(
+        encoder=encoder,
+        suffix=suffix,
         group_rows=kind.default_rows if group_rows is None else check_size(operator, kind.rows, group_rows),
+        # A size that the user did not name has a limit only where it needs a limit.
         group_bytes=GROUP_BYTES if group_rows is None else None,
         shard_rows=None if shard_rows is None else check_size(operator, "shard_rows", shard_rows),
         shard_bytes=None if shard_bytes is None else parse_bytes(f"{operator}: shard_bytes", shard_bytes),
+        target=target_of(
+            path,
+            filesystem=place_of(operator, filesystem, storage_options),
+            suffix=suffix,
+            overwrite=check_flag(operator, "overwrite", overwrite),
+            operator=operator,
+        ),
     )
-    target = target_of(
-        path,
-        filesystem=place_of(operator, filesystem, storage_options),
-        suffix=suffix,
-        overwrite=check_flag(operator, "overwrite", overwrite),
-        operator=operator,
-    )
-    return Writer(
-        operator=operator,
-        shards=Shards(target=target, encoder=encoder, suffix=suffix, sizes=sizes),
-        partition_by=_partition_columns(operator, partition_by),
-    )
+    return Writer(operator=operator, shards=shards, partition_by=_partition_columns(operator, partition_by))
 
 
 def _partition_columns(operator: str, given: Any) -> tuple[str, ...]:
