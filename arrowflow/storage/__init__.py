@@ -7,8 +7,7 @@ from arrowflow.storage.addresses import is_chained, lists_anew, locate, resolve
 from arrowflow.storage.clients import CONNECTIONS, forget_listings
 from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
-from arrowflow.storage.links import below, is_link
-from arrowflow.storage.listing import lake_of
+from arrowflow.storage.listing import below, is_link, lake_of
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
 from arrowflow.storage.objects import Objects
 from arrowflow.storage.requests import Requests

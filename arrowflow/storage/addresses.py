@@ -28,7 +28,7 @@ from arrowflow.storage.local import local_path
 from arrowflow.storage.mounts import on_network
 from arrowflow.storage.requests import Requests
 from arrowflow.storage.retries import about_credentials
-from arrowflow.storage.settings import Settings, without_secrets, wrong_settings
+from arrowflow.storage.settings import Settings, failed
 from arrowflow.storage.store import File, Store
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
@@ -165,10 +165,8 @@ class _Opener:
 
     def failed(self, what: str, address: str, error: Exception) -> ArrowflowError:
         """Returns the error of a storage that failed: of a wrong name in `storage_options`, or of what the client said."""
-        if (wrong := wrong_settings(address, self.settings, error)) is not None:
-            return wrong.locate(operator=self.operator)
         text = f"{what}: {about_credentials(str(error))}; check the address, the credentials and the network"
-        return SourceError(without_secrets(text, self.settings)).locate(operator=self.operator)
+        return failed(SourceError, text, address, self.settings, error).locate(operator=self.operator)
 
     def _strip(self, text: str) -> str:
         client = fsspec_client(self.filesystem)

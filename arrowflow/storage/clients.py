@@ -72,7 +72,7 @@ def open_with(url: str, options: Mapping[str, Any], operator: str) -> tuple[Any,
     """
     parts = urlsplit(url)
     query: dict[str, Any] = dict(parse_qsl(parts.query))
-    place = unquote(parts.netloc.rpartition("@")[2] + parts.path)
+    path = unquote(parts.netloc.rpartition("@")[2] + parts.path)
     if parts.scheme == "file":
         return pafs.FileSystem.from_uri(url)
     if parts.scheme == "s3":
@@ -80,18 +80,18 @@ def open_with(url: str, options: Mapping[str, Any], operator: str) -> tuple[Any,
         made = _made("S3FileSystem", settings, options, operator, {"region": None})  # asks no network
         if made is not None and settings["region"] is None and "endpoint_override" not in settings:
             with suppress(OSError):
-                region = pafs.resolve_s3_region(place.partition("/")[0])
+                region = pafs.resolve_s3_region(path.partition("/")[0])
                 made = pafs.S3FileSystem(**{**settings, "region": region})
-        return None if made is None else (made, place)
-    if parts.scheme in {"gs", "gcs"}:
+    elif parts.scheme in {"gs", "gcs"}:
         settings = {"retry_time_limit": timedelta(seconds=GCS_SECONDS), **options}
         made = _made("GcsFileSystem", settings, options, operator, {"anonymous": True})
-        return None if made is None else (made, place)
-    if parts.scheme == "hdfs":
+    elif parts.scheme == "hdfs":
+        path = parts.path
         settings = {"host": parts.hostname or "default", "port": parts.port or 0, **options}
         made = _made("HadoopFileSystem", settings, options, operator, None)
-        return None if made is None else (made, parts.path)
-    return None
+    else:
+        return None
+    return None if made is None else (made, path)
 
 
 def _made(
@@ -103,12 +103,7 @@ def _made(
 ) -> Any:
     """Returns a client of `pyarrow.fs`; None if it has no such argument, or this pyarrow no such client.
 
-    Args:
-        kind: The name of its class.
-        settings: All arguments.
-        options: The arguments of the user.
-        operator: The operator to name in errors.
-        alone: Arguments with which each of the user's can be tried by itself, without a network; None if none can.
+    Beside the arguments `alone` each of the user's `options` can be tried by itself, without a network; none if it is None.
     """
     make: Callable[..., Any] | None = getattr(pafs, kind, None)
     if make is None:

@@ -30,7 +30,6 @@ _MAX_NAMED: Final = 3
 _MAX_REMOTE_FILES: Final = 256
 """The most files that are looked at on a mounted file system of another machine, where each takes milliseconds."""
 
-
 _MAX_ASKED_FILES: Final = 64
 """The most files for which a client of fsspec is asked for etags or times: each may take a request, once a run."""
 
@@ -98,12 +97,7 @@ class Contents(NamedTuple):
         return cls(whole.hexdigest(), "".join(groups))
 
     def change_since(self, then: Contents, files: Sequence[File]) -> str | None:
-        """Returns in words which files have other contents than they had; None if none has.
-
-        Args:
-            then: The contents of an earlier version of as many files.
-            files: The files.
-        """
+        """Returns in words which files have other contents than `then`, as many of them; None if none has."""
         if self == then or self.place != then.place:
             return None
         size, digits = group_size(len(files)), _GROUP_DIGITS
@@ -118,10 +112,7 @@ class Contents(NamedTuple):
     def files_since(self, then: Contents, count: int, files: Sequence[File]) -> str | None:
         """Returns in words which files were added, removed or replaced; None where digests do not tell.
 
-        Args:
-            then: The contents of the earlier files.
-            count: How many these were.
-            files: The files.
+        `count` is the number of the earlier files, whose contents are `then`.
         """
         if self.place != then.place or max(group_size(count), group_size(len(files))) > 1:
             return None
@@ -132,10 +123,8 @@ class Contents(NamedTuple):
             others = [file for file, one, other in zip(files, now, old, strict=True) if one != other]
             return f"other contents than then have {_named(others)}" if others else None
         first, last = _length_of_common(now, old), _length_of_common(now[::-1], old[::-1])
-        if first + last != min(
-            len(now), len(old)
-        ):  # several places, or equal files: which one it is cannot be told
-            return None
+        if first + last != min(len(now), len(old)):
+            return None  # several places, or equal files: which one it is cannot be told
         if len(now) > len(old):
             return f"by their contents the new ones are {_named(files[first : len(now) - last])}"
         place = f"after {files[first - 1].path!r}" if first else f"before {files[0].path!r}"

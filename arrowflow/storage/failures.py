@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from arrowflow.errors import ArrowflowError, said
-from arrowflow.storage.retries import CLIENTS
+from arrowflow.storage.retries import is_of_client
 from arrowflow.storage.store import NO_RANGES, File, undelivered
 
 _NATIVE: Final = re.compile(
@@ -38,6 +38,6 @@ def storage_failure(error: BaseException, file: File) -> str | None:
         return NO_RANGES
     is_named = isinstance(error, OSError) and (error.errno is not None or _NATIVE.search(str(error)))
     is_known = isinstance(error, TimeoutError | ConnectionError | PermissionError)
-    if is_named or is_known or type(error).__module__.split(".")[0] in CLIENTS:
+    if is_named or is_known or is_of_client(error):
         return undelivered(said(error))
     return None

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-_NETWORK: Final = frozenset(
-    (
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "davfs",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-        "wekafs",
-    )
+_NETWORK: Final = re.compile(
+    r"9p|afs|beegfs|ceph|cifs|davfs|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|panfs|smb3|smbfs|virtiofs|wekafs"
+    r"|fuse(?!\.(?:fuse-overlayfs|mergerfs|ntfs-3g)$)(?:\..*)?"
 )
-"""Types of file systems that other machines change, or that a server behind a network holds."""
-
-_LOCAL_FUSE: Final = frozenset(("fuse.fuse-overlayfs", "fuse.mergerfs", "fuse.ntfs-3g"))
-"""File systems in user space whose files lie on this machine's disks. All other ones count as network file systems."""
+"""Types of file systems that other machines change, or that a server behind a network holds. File systems in user space
+count, but for those whose files lie on this machine's disks."""
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
@@ -59,9 +38,7 @@ def network_devices(mounts: Path = _MOUNTS) -> frozenset[int]:
     found = set()
     for line in lines:
         mount, _, kind = line.partition(" - ")
-        name = kind.partition(" ")[0]
-        is_fuse = name == "fuse" or name.startswith("fuse.")
-        if name in _NETWORK or (is_fuse and name not in _LOCAL_FUSE):
+        if _NETWORK.fullmatch(kind.partition(" ")[0]):
             major, _, minor = mount.split(" ")[2].partition(":")
             found.add(os.makedev(int(major), int(minor)))
     return frozenset(found)

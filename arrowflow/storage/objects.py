@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -22,13 +22,13 @@ from arrowflow.lazy import fs as pafs
 from arrowflow.storage.clients import connections_of, open_by_fsspec
 from arrowflow.storage.requests import Requests, time_limit
 from arrowflow.storage.retries import Services, about_credentials, status_of
-from arrowflow.storage.settings import Settings, without_secrets, wrong_settings
+from arrowflow.storage.settings import Settings, failed, without_secrets
 from arrowflow.storage.store import File, Store
 
 T = TypeVar("T")
 
-_CLIENTS: Final = ("s3fs", "gcsfs", "adlfs", "fsspec.implementations.memory")
-"""Modules whose clients put an object by one request if there is none. That of fsspec itself asks first, and then writes."""
+_CLIENTS: Final = ("s3fs.", "gcsfs.", "adlfs.", "fsspec.implementations.memory.")
+"""Starts of modules whose clients put an object by one request if there is none. That of fsspec itself asks first, and then writes."""
 
 UPLOAD_BYTES: Final = 8 << 20
 """So many bytes of an object may take as long to put as any other request may take."""
@@ -66,15 +66,11 @@ class Objects:
         except ArrowflowError:
             raise
         except Exception as error:
-            if (wrong := wrong_settings(address, settings, error)) is not None:
-                raise wrong.locate(operator=operator) from error
             text = f"cannot reach {address!r}: {said(error)}; check the address and storage_options="
-            raise SourceError(without_secrets(text, settings)).locate(operator=operator) from error
+            failure = failed(SourceError, text, address, settings, error)
+            raise failure.locate(operator=operator) from error
         shown = without_secrets(address, settings).rstrip("/")
-        modules = [each.__module__ for each in type(client).__mro__]
-        if not any(
-            module == each or module.startswith(f"{each}.") for module in modules for each in _CLIENTS
-        ):
+        if not any(f"{each.__module__}.".startswith(_CLIENTS) for each in type(client).__mro__):
             raise PlanError(
                 f"{operator}: {shown!r} is opened by {type(client).__name__}, which cannot put an object only where there is "
                 "none, as writers need that share a place; name an address of s3:// (s3fs), gs:// (gcsfs) or az:// (adlfs), "
@@ -149,14 +145,9 @@ class Objects:
         Raises:
             WriteError: The store does not answer, or refuses.
         """
-        client = self._client
-        with self._told("cannot be changed", WriteError):
-            try:
-                self._persist(
-                    lambda seconds: client.rm_file(f"{self.root}/{name}", **time_limit(client, seconds))
-                )
-            except FileNotFoundError:
-                pass
+        client, path = self._client, f"{self.root}/{name}"
+        with self._told("cannot be changed", WriteError), suppress(FileNotFoundError):
+            self._persist(lambda seconds: client.rm_file(path, **time_limit(client, seconds)))
 
     def _persist(self, change: Callable[[float], T]) -> T:
         """Makes a change until it succeeds. It is never made twice at once: the slower one would meet what came after."""
@@ -170,15 +161,15 @@ class Objects:
         except ArrowflowError:
             raise
         except Exception as error:
-            if (wrong := wrong_settings(self.address, self.settings, error)) is not None:
-                raise wrong from error
             text = f"{self.address!r} {what}: {about_credentials(said(error))}; check the address, the credentials, storage_options= and the network"
-            if has_condition and (status_of(error) == HTTPStatus.NOT_IMPLEMENTED or _is_of_arguments(error)):
+            # In place of the condition's status: the client does not know the argument that asks for it.
+            is_of_arguments = isinstance(error, TypeError) or type(error).__name__ == "ParamValidationError"
+            if has_condition and (is_of_arguments or status_of(error) == HTTPStatus.NOT_IMPLEMENTED):
                 text = (
                     f"the store of {self.address!r}, or this release of its client, cannot put an object only if there "
                     f"is none (If-None-Match): {said(error)}; {_WITHOUT}"
                 )
-            raise kind(without_secrets(text, self.settings)) from error
+            raise failed(kind, text, self.address, self.settings, error) from error
 
 
 _WITHOUT: Final = (
@@ -210,8 +201,3 @@ def _put(client: Any, path: str, data: bytes, seconds: float) -> bool:
             raise ConnectionAbortedError(said(error)) from None
         raise
     return True
-
-
-def _is_of_arguments(error: BaseException) -> bool:
-    """Whether a client does not know the argument that asks for the condition."""
-    return isinstance(error, TypeError) or type(error).__name__ == "ParamValidationError"

@@ -43,9 +43,6 @@ _BY_NAME: Final = frozenset(("s3", "gcs", "abfs"))
 """Types of `pyarrow.fs` that answer one request to open a file, and one for each read. Their handles are no more than the
 name and the size of a file, so that many threads can read by one of them."""
 
-Target = tuple[int, memoryview]
-"""The offset of bytes in their file, and the memory for them."""
-
 
 class SentWhole(Exception):
     """A server sent more than the part of a file that it was asked for."""
@@ -149,12 +146,13 @@ class Requests:
             calls = [partial(self._asked, client, path, start, end) for start, end in ranges]
             return self.services.together(calls) if len(calls) > 1 else [calls[0]()]
         buffers = [pa.allocate_buffer(end - start) for start, end in ranges]
-        places = [
-            (low, memoryview(buffer).cast("B")[low - start : low - start + PART_BYTES])
+        reads = [
+            partial(
+                self._read, filesystem, path, low, memoryview(buffer).cast("B")[low - start :][:PART_BYTES]
+            )
             for (start, end), buffer in zip(ranges, buffers, strict=True)
             for low in range(start, end, PART_BYTES)
         ]
-        reads = [partial(self._read, filesystem, path, place) for place in places]
         if len(reads) == 1:
             reads[0]()
         else:
@@ -200,9 +198,8 @@ class Requests:
             raise SentWhole(data)
         return cast(bytes, data)
 
-    def _read(self, filesystem: Any, path: str, place: Target) -> None:
+    def _read(self, filesystem: Any, path: str, start: int, memory: memoryview) -> None:
         """Fills memory from a native client."""
-        start, memory = place
         if self.patience.hedge_seconds is None:
             self.persist(lambda _: self._read_once(filesystem, path, start, memory))
         else:  # the slower of two requests writes when the faster one's bytes are already in use
@@ -245,11 +242,8 @@ def short_read(start: int, expected: int, found: int) -> ShortRead:
 
 def is_by_name(filesystem: Any) -> bool:
     """Whether an open file is no more than the name, the size and the metadata of an object."""
-    return _base(filesystem).type_name in _BY_NAME
-
-
-def _base(filesystem: Any) -> Any:
-    return filesystem.base_fs if isinstance(filesystem, pafs.SubTreeFileSystem) else filesystem
+    base = filesystem.base_fs if isinstance(filesystem, pafs.SubTreeFileSystem) else filesystem
+    return base.type_name in _BY_NAME
 
 
 def time_limit(client: Any, seconds: float) -> dict[str, float]:

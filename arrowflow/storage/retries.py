@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -171,11 +171,8 @@ def about_credentials(text: str) -> str:
         return f"{text} (the credentials have expired: get new ones)"
     found = _STATUS.search(text)
     is_silent = found is not None and found[1] == "400" and "AWS Error UNKNOWN" in text
-    return (
-        f"{text} (the credentials may have expired, or are wrong)"
-        if is_silent or _SILENT.search(text)
-        else text
-    )
+    is_silent = is_silent or _SILENT.search(text) is not None
+    return f"{text} (the credentials may have expired, or are wrong)" if is_silent else text
 
 
 def status_of(error: BaseException) -> int | None:
@@ -185,24 +182,22 @@ def status_of(error: BaseException) -> int | None:
 
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yields an exception, the cause of it, and so on."""
-    seen = 0
     found: BaseException | None = error
-    while found is not None and seen < 8:
-        yield found
-        seen, found = seen + 1, found.__cause__
+    for _ in range(8):
+        if found is not None:
+            yield found
+            found = found.__cause__
 
 
 def _status_of(error: BaseException) -> int | None:
     """Returns the HTTP status that an exception of a client tells in one of the usual ways."""
     for place in (error, getattr(error, "response", None)):
         if isinstance(place, dict):
-            told: Iterable[Any] = (place.get("ResponseMetadata", {}).get("HTTPStatusCode"),)
+            told: list[Any] = [place.get("ResponseMetadata", {}).get("HTTPStatusCode")]
         else:
-            names: tuple[str, ...] = ("status", "status_code", "code")
-            if type(place).__module__.startswith(
-                "aiohttp"
-            ):  # whose `code` is also of errors that no server sent
-                names = names[:1]
+            # The `code` of aiohttp is also of errors that no server sent.
+            is_aiohttp = type(place).__module__.startswith("aiohttp")
+            names = ("status",) if is_aiohttp else ("status", "status_code", "code")
             told = [getattr(place, name, None) for name in names]
         found = next((each for each in told if isinstance(each, int) and 400 <= each < 600), None)
         if found is not None:
@@ -254,18 +249,15 @@ class Alone:
     now = staticmethod(WallClock.now)
 
     def wait(self, seconds: float) -> bool:
-        """Returns False: it cannot wait."""
         return False
 
     def retried(self, why: str) -> None:
         """Does nothing."""
 
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Makes calls one after the other."""
         return [call() for call in calls]
 
     def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
-        """Makes the call."""
         return call()
 
 
@@ -327,13 +319,9 @@ class Patience:
                 ):
                     raise
                 now = services.now()
-                pause = max(self.bucket.delay(now), _pause(failures))
+                longest = min(FIRST_PAUSE_SECONDS * 2.0 ** (failures - 1), LAST_PAUSE_SECONDS)
+                pause = max(self.bucket.delay(now), random.uniform(longest / 2, longest))
                 spent += min(now - began, limit) + pause
                 if spent >= self.deadline_seconds or not services.wait(pause):
                     raise
             services.retried(why)
-
-
-def _pause(failures: int) -> float:
-    longest = min(FIRST_PAUSE_SECONDS * 2.0 ** (failures - 1), LAST_PAUSE_SECONDS)
-    return random.uniform(longest / 2, longest)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from arrowflow.errors import PlanError, shown, without_credentials
+from arrowflow.errors import ArrowflowError, PlanError, shown, without_credentials
 from arrowflow.storage.clients import unknown_names
 
 _SECRET: Final = re.compile(
@@ -74,6 +74,13 @@ def wrong_settings(address: str, place: Any, error: BaseException) -> PlanError 
     options = place.options if isinstance(place, Settings) else {}
     problem = unknown_names(address, options, error) if options else None
     return None if problem is None else PlanError(problem)
+
+
+def failed(
+    kind: type[ArrowflowError], text: str, address: str, place: Any, error: BaseException
+) -> ArrowflowError:
+    """Returns the error to raise for one of a client: that of a wrong option, or one of this kind without secrets."""
+    return wrong_settings(address, place, error) or kind(without_secrets(text, place))
 
 
 def without_secrets(text: str, place: Any = None) -> str:

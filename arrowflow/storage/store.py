@@ -26,7 +26,6 @@ MAX_RANGE_BYTES: Final = PART_BYTES
 AHEAD_BYTES: Final = 4 << 20
 """The bytes of one request for a file that is read from its start to its end, such as a compressed one."""
 
-
 NO_RANGES: Final = (
     "the server does not deliver parts of files (HTTP range requests), which reading needs; copy the file to this "
     "machine, or to storage that does"
@@ -171,9 +170,12 @@ class Store:
         """
         if not ranges:
             return []
+        buffers: list[pa.Buffer] = []
         if self.is_local:
             with self.filesystem.open_input_file(file.path) as source:
-                buffers = [_read_at(source, start, end) for start, end in ranges]
+                for start, end in ranges:
+                    source.seek(start)
+                    buffers.append(source.read_buffer(end - start))
         else:
             buffers = self._requested(file, ranges)
         for (start, end), buffer in zip(ranges, buffers, strict=True):
@@ -213,28 +215,22 @@ class Store:
 
     def _requested(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         try:
-            if self.requests.wholes:
-                return self._from_whole(file, ranges)
-            try:
-                return self.requests.fetch(self.filesystem, file.path, ranges)
-            except SentWhole as sent:
-                if len(sent.data) != file.size:
-                    raise _failed(NO_RANGES, file) from None
-                self.requests.wholes.hold(file.path, pa.py_buffer(sent.data))
-                return self._from_whole(file, ranges)
+            if not self.requests.wholes:
+                try:
+                    return self.requests.fetch(self.filesystem, file.path, ranges)
+                except SentWhole as sent:
+                    if len(sent.data) != file.size:
+                        raise _failed(NO_RANGES, file) from None
+                    self.requests.wholes.hold(file.path, pa.py_buffer(sent.data))
+            whole = self.requests.fetch_whole(self.filesystem, file.path, file.size)
+            return [whole.slice(start, end - start) for start, end in ranges]
         except ArrowflowError as error:
             error.locate(file=file.path)
             raise
-        except FileNotFoundError as error:
-            if passing(error) is None:
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) and passing(error) is None:
                 raise
             raise _failed(undelivered(said(error)), file) from error
-        except Exception as error:
-            raise _failed(undelivered(said(error)), file) from error
-
-    def _from_whole(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        whole = self.requests.fetch_whole(self.filesystem, file.path, file.size)
-        return [whole.slice(start, end - start) for start, end in ranges]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -331,11 +327,6 @@ def undelivered(reason: str) -> str:
 def _check_whole(file: File, start: int, expected: int, found: int) -> None:
     if found < expected:
         raise short_read(start, expected, found).locate(file=file.path)
-
-
-def _read_at(source: Any, start: int, end: int) -> pa.Buffer:
-    source.seek(start)
-    return source.read_buffer(end - start)
 
 
 class _RemoteFile:

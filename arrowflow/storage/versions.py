@@ -86,7 +86,7 @@ def remote_change(
     After a change the next run lists the files again, by a client that has forgotten what it knew.
 
     Args:
-        store: Its store.
+        store: The store.
         file: The file.
         known: The stamps of the first answers, by path; this one is added where there is none. Many threads may share it.
         seconds: The time that the answer may take, where its client can be told.
@@ -154,21 +154,17 @@ def _told(store: Store, file: File, seconds: float) -> tuple[int | None, str | N
         fresh = {"refresh": True} if "refresh" in inspect.signature(client.info).parameters else {}
         info = client.info(file.path, **fresh, **time_limit(client, seconds))
         return info.get("size"), told_stamp(info)
-    if (found := _told_by_handle(store, file)) is not None:
-        return found
+    if is_by_name(store.filesystem):  # one request tells both with a handle
+        with store.filesystem.open_input_file(file.path) as handle:
+            if (stamp := stamp_of_handle(handle)) is not None:
+                return handle.size(), stamp
     info = store.filesystem.get_file_info(file.path)
     if info.type == pafs.FileType.NotFound:
         raise FileNotFoundError(file.path)
-    return info.size, None if info.mtime_ns is None else str(_near(info.mtime_ns, file.mtime_ns))
-
-
-def _told_by_handle(store: Store, file: File) -> tuple[int, str] | None:
-    """Returns size and etag of an object whose client tells them with a handle, which takes one request."""
-    if not is_by_name(store.filesystem):
-        return None
-    with store.filesystem.open_input_file(file.path) as handle:
-        stamp = stamp_of_handle(handle)
-        return None if stamp is None else (handle.size(), stamp)
+    found, listed = info.mtime_ns, file.mtime_ns
+    if found is not None and listed is not None and abs(found - listed) <= _SECOND:
+        found = listed  # which may have the fractions of a second that other answers lack
+    return info.size, None if found is None else str(found)
 
 
 def stamp_of_handle(handle: Any) -> str | None:
@@ -187,8 +183,3 @@ def _is_later(handle: Any, file: File) -> bool:
     except ValueError:
         return False
     return abs(seconds - file.mtime_ns / _SECOND) > 1
-
-
-def _near(found: int, listed: int | None) -> int:
-    """Returns the listed time if it is the same: listings may have fractions of a second that other answers lack."""
-    return listed if listed is not None and abs(found - listed) <= _SECOND else found
