@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.interchange.dtypes import Conversion, conversion, is_float
-from arrowflow.interchange.null_values import empty_text, fill_value, is_policy
+from arrowflow.interchange.dtypes import Conversion, conversion, empty_text, fill_value, is_float, is_policy
 from arrowflow.interchange.to_numpy import (
     ColumnExport,
     Exported,
@@ -34,6 +33,7 @@ from arrowflow.interchange.to_numpy import (
     refuse_null_lists,
     refuse_nulls,
     unpacked_bits,
+    viewed,
 )
 
 ListLayout = Literal["dense", "ragged", "padded"]
@@ -244,11 +244,7 @@ def _own(
 
 
 def _decimals(values: Any) -> Exported:
-    floats = values.cast(pa.float64())
-    buffer = floats.buffers()[1]
-    if buffer is None:
-        return None, np.empty(0, np.float64)
-    array = np.frombuffer(buffer, np.float64, len(floats), floats.offset * 8)
+    _, array = viewed(values.cast(pa.float64()), dtype=np.dtype(np.float64))
     return None, array if array.flags.writeable else array.copy()
 
 
@@ -270,36 +266,34 @@ def _viewed(leaf: Kernel, target: np.dtype[Any]) -> Kernel:
     return kernel
 
 
-def _level(values: Any, first: int, size: int, valid: Mask | None) -> tuple[Any, Mask | None]:
-    """Returns the values inside lists of `size` values, and the validity of these values."""
-    inner = values.values.slice(first, len(values) * size)
-    above = None if valid is None else np.repeat(valid, size)
-    own = validity(inner)
-    return inner, own if above is None else above if own is None else above & own
+def _read(leaves: _Values | _Masks, inside: Any, valid: Mask | None, sizes: Iterable[int | None]) -> Any:
+    """Returns the values inside lists of these sizes as a flat array, its buffer, and the sizes that were found."""
+    found = []
+    for given in sizes:
+        if given is None:
+            refuse_null_lists(leaves.name, inside)
+            first, size = rectangle(leaves.name, inside)
+        else:
+            first, size = inside.offset * given, given
+        inside = inside.values.slice(first, len(inside) * size)
+        own, above = validity(inside), None if valid is None else np.repeat(valid, size)
+        valid = own if above is None else above if own is None else above & own
+        found.append(size)
+        leaves.refuse_nulls(inside)
+    return *leaves.read(inside, valid), found
 
 
 def _dense(leaves: _Values | _Masks) -> Kernel:
     """Lists that all have one length: the same or a given length."""
-    layout, name = leaves.layout, leaves.name
+    layout = leaves.layout
     axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
 
     def kernel(column: Any) -> Exported:
         if layout.sizes[:1] == (None,):
-            refuse_null_lists(name, column)
+            refuse_null_lists(leaves.name, column)
         leaves.refuse_nulls(column)
         inside = column.storage if layout.extension else column
-        valid = validity(inside)
-        sizes = []
-        for given in layout.sizes:
-            if given is None:
-                refuse_null_lists(name, inside)
-                first, size = rectangle(name, inside)
-            else:
-                first, size = inside.offset * given, given
-            inside, valid = _level(inside, first, size, valid)
-            sizes.append(size)
-            leaves.refuse_nulls(inside)
-        buffer, flat = leaves.read(inside, valid)
+        buffer, flat, sizes = _read(leaves, inside, validity(inside), layout.sizes)
         shape = (len(column), *(layout.shape if layout.extension else (*sizes, *leaves.width)))
         array = flat.reshape(shape)
         return buffer, array if axes is None else array.transpose(axes)
@@ -323,15 +317,8 @@ def _inside(leaves: _Values | _Masks, lists: Any) -> tuple[Any, Ragged]:
     first = int(offsets[0])
     inside = lists.values.slice(first, int(offsets[-1]) - first)
     leaves.refuse_nulls(inside)
-    valid = validity(inside)
-    shape = [len(inside)]
-    for given in leaves.layout.sizes[1:]:
-        assert given is not None
-        inside, valid = _level(inside, inside.offset * given, given, valid)
-        shape.append(given)
-        leaves.refuse_nulls(inside)
-    buffer, flat = leaves.read(inside, valid)
-    return buffer, Ragged(flat.reshape(*shape, *leaves.width), offsets - first)
+    buffer, flat, sizes = _read(leaves, inside, validity(inside), leaves.layout.sizes[1:])
+    return buffer, Ragged(flat.reshape(len(inside), *sizes, *leaves.width), offsets - first)
 
 
 def _padded(leaves: _Values | _Masks) -> Kernel:

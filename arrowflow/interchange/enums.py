@@ -98,17 +98,13 @@ def _as_enum(array: pa.Array, values: pa.Array, field: pa.Field) -> pa.Array:
         numbers = pc.index_in(words, value_set=values)
         codes = numbers.take(array.indices) if is_coded else numbers
         if numbers.null_count > words.null_count:
-            _refuse_strays(convert(array, pa.string()), codes, field)
+            texts = convert(array, pa.string())
+            for stray in texts.filter(pc.and_(texts.is_valid(), codes.is_null())):
+                raise DataError(
+                    f"column {field.name!r}: {stray.as_py()!r} is not among the values that its field declares: "
+                    f"{shown(enum_values(field))}; write the column with all values declared, or as text"
+                )
     return pa.DictionaryArray.from_arrays(codes.cast(field.type.index_type), values)
-
-
-def _refuse_strays(words: pa.Array, codes: pa.Array, field: pa.Field) -> None:
-    stray = words.filter(pc.and_(words.is_valid(), codes.is_null()))
-    if len(stray):
-        raise DataError(
-            f"column {field.name!r}: {stray[0].as_py()!r} is not among the values that its field declares: "
-            f"{shown(enum_values(field))}; write the column with all values declared, or as text"
-        )
 
 
 def other_values(expected: pa.Schema, found: pa.Schema) -> str | None:

@@ -13,21 +13,8 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError, said
 from arrowflow.types import convert, normalise
 
-_TYPES = {
-    np.dtype(name): getattr(pa, name)()
-    for name in (
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-    )
-} | {np.dtype("float64"): pa.float64()}
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_TYPES = {np.dtype(name): pa.from_numpy_dtype(name) for name in (*_INTEGERS, "float16", "float32", "float64")}
 
 
 def column_from_array(array: np.ndarray[Any, Any], type: pa.DataType | None = None) -> pa.Array:
@@ -121,20 +108,11 @@ def _objects(array: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> 
     if mask is not None:
         values = [None if gone else value for value, gone in zip(values, mask, strict=True)]
     series = pl.Series(values, strict=True)
-    if _holds_objects(series.dtype):
+    if pl.Object in pl.datatypes.unpack_dtypes(series.dtype):
         # Polars would hand out the addresses of the Python objects.
         raise TypeError("Polars knows its values only as Python objects")
     result = series.to_arrow()
     return convert(result, normalise(result.type))
-
-
-def _holds_objects(dtype: Any) -> bool:
-    inner = (
-        [field.dtype for field in dtype.fields]
-        if isinstance(dtype, pl.Struct)
-        else [getattr(dtype, "inner", None)]
-    )
-    return dtype == pl.Object or any(_holds_objects(part) for part in inner if part is not None)
 
 
 def _validity(mask: np.ndarray[Any, Any] | None) -> pa.Buffer | None:

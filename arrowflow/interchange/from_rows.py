@@ -20,6 +20,7 @@ from arrowflow.lazy import compute as pc
 from arrowflow.types import convert, is_list, is_number, normalise
 
 _COMMON: frozenset[type] = frozenset((NoneType, bool, int, float, str, bytes))
+"""The classes that Polars reads as pyarrow does, where there is but one beside None."""
 _MADE = frozenset((pl.Null, pl.Boolean, pl.Int64, pl.Float64, pl.String, pl.Binary))
 """The types that Polars gives them. Integers that need more bits become something else, for which pyarrow is asked."""
 _FAILURES = (pa.ArrowException, SchemaError, TypeError, ValueError, OverflowError)
@@ -31,13 +32,8 @@ def batch_from_rows(
     """Returns rows as a record batch with the columns `names`, which every row has.
 
     The types are those of `schema`. Without it they follow from the values: a list, or an array of one dimension, is a
-    list of any length; an array of more dimensions is a nested `fixed_size_list` of its shape. Values are copied.
-
-    Args:
-        rows: At least one row.
-        names: The columns, in order.
-        schema: The types of all columns, if known.
-        what: The source of the rows, for errors.
+    list of any length; an array of more dimensions is a nested `fixed_size_list` of its shape. Values are copied. There is
+    at least one row; errors name `what` as the source of the rows.
 
     Raises:
         SchemaError: The values of a column do not have one type, or not the type of the schema.
@@ -90,12 +86,9 @@ def column_from_values(name: str, values: Values, type: pa.DataType | None) -> p
     try:
         if isinstance(values, np.ndarray) and (is_masked(values) or values.dtype.kind == "O"):
             values = values.tolist()  # None where it is masked
-        if not isinstance(values, np.ndarray) and _COMMON.issuperset(
-            classes := set(map(builtins.type, values))
-        ):
-            column = _array(values, type, classes)
-        else:
-            column = _from_nested(values, type)
+        classes = None if isinstance(values, np.ndarray) else set(map(builtins.type, values))
+        is_common = classes is not None and classes <= _COMMON
+        column = _array(values, type, classes) if is_common else _from_nested(values, type)
     except _FAILURES as error:
         raise _refused(name, type, values, error) from error
     return convert(column, normalise(column.type))
@@ -104,14 +97,9 @@ def column_from_values(name: str, values: Values, type: pa.DataType | None) -> p
 def _array(
     values: Sequence[Any], type: pa.DataType | None, classes: set[builtins.type] | None = None
 ) -> pa.Array:
-    """Returns values as `pa.array` does, which imports pandas where it is installed: not for what Polars makes alike.
-
-    Args:
-        values: The values.
-        type: The column's type, if known.
-        classes: The classes of the values, if known.
-    """
-    column = _by_polars(values) if _have_one_class(values, classes) else None
+    """Returns values as `pa.array` does, which imports pandas where it is installed: not for what Polars makes alike."""
+    found = _classes(values) if classes is None else classes
+    column = _by_polars(values) if found <= _COMMON and len(found - {NoneType}) <= 1 else None
     if column is not None and (type is None or column.type == type):
         return column
     if column is not None and _is_widened(column.type, type):
@@ -148,12 +136,6 @@ def _has_infinity(column: pa.Array) -> bool:
     return bool(pc.any(pc.is_inf(column)).as_py())
 
 
-def _have_one_class(values: Sequence[Any], known: set[type] | None) -> bool:
-    """Whether values, in lists too, are of one class that Polars reads as pyarrow does, or None."""
-    found = known if known is not None else _classes(values)
-    return found <= _COMMON and len(found - {NoneType}) <= 1
-
-
 def _classes(values: Sequence[Any]) -> set[type]:
     """Returns the classes of values, in lists too."""
     found = set(map(type, values))
@@ -167,11 +149,7 @@ def _classes(values: Sequence[Any]) -> set[type]:
 
 def _plain(value: Any, type: pa.DataType | None) -> Any:
     """Returns a value that Arrow reads: tensors of other libraries as arrays, and arrays without a dimension as scalars."""
-    if (
-        not isinstance(value, np.ndarray)
-        and hasattr(value, "__array__")
-        and not isinstance(value, np.generic)
-    ):
+    if hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "mM" and type is not None:
         value = in_unit(value, type)
@@ -234,10 +212,8 @@ def _tensors(values: Values, type: pa.FixedShapeTensorType) -> pa.Array:
     dtype = np.dtype(type.value_type.to_pandas_dtype())
     arrays = [np.asarray(value) for value in values if value is not None]
     for array in arrays:
-        if not np.can_cast(array.dtype, dtype, "same_kind") and array.dtype.kind + dtype.kind not in (
-            "iu",
-            "ui",
-        ):
+        is_integers = {array.dtype.kind, dtype.kind} == {"i", "u"}
+        if not is_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
             raise TypeError(f"an array of {array.dtype}")
         if dtype.kind != "f" and (array.astype(dtype) != array).any():
             raise ValueError(f"an array with values that are no {dtype}")
@@ -256,16 +232,13 @@ def _tensors(values: Values, type: pa.FixedShapeTensorType) -> pa.Array:
 
 def _refused(name: str, type: pa.DataType | None, values: Values, error: Exception) -> SchemaError:
     reason = said(error)
-    if type is None and any(map(_has_no_type, values)):
-        return SchemaError(
-            f"column {name!r} holds a value for which Arrow has no type ({reason}); convert it to a number, a text or bytes "
-            "where it is made"
-        )
-    if type is None:
-        return SchemaError(
-            f"column {name!r} holds values that do not have one type ({reason}); declare types with schema="
-        )
-    return SchemaError(f"column {name!r} holds a value that is no {type} ({reason})")
+    if type is not None:
+        text = f"a value that is no {type} ({reason})"
+    elif any(map(_has_no_type, values)):
+        text = f"a value for which Arrow has no type ({reason}); convert it to a number, a text or bytes where it is made"
+    else:
+        text = f"values that do not have one type ({reason}); declare types with schema="
+    return SchemaError(f"column {name!r} holds {text}")
 
 
 def with_names(row: Any) -> Any:

@@ -95,12 +95,7 @@ def _is_missing(value: Any) -> bool:
 
 def _is_kept_dict(value: Mapping[Any, Any], held: Any) -> bool:
     if isinstance(held, list):  # the pairs of a map
-        pairs = list(value.items())
-        return len(pairs) == len(held) and all(
-            _is_kept(each, kept)
-            for pair, kept_pair in zip(pairs, held, strict=True)
-            for each, kept in zip(pair, kept_pair, strict=True)
-        )
+        return _is_kept([list(pair) for pair in value.items()], [list(pair) for pair in held])
     if not isinstance(held, dict) or value.keys() - held.keys():
         return False
     return all(_is_kept(value.get(key), kept) for key, kept in held.items())
@@ -119,11 +114,9 @@ def _is_kept_float(value: Any, held: float) -> bool:
 def _is_kept_time(value: datetime.datetime, held: Any) -> bool:
     if isinstance(held, datetime.datetime):
         if value.tzinfo is None or held.tzinfo is None:  # a time without a zone is meant in UTC
-            value, held = (
-                value.replace(tzinfo=None),
-                held.astimezone(datetime.UTC).replace(tzinfo=None) if held.tzinfo else held,
-            )
+            value = value.replace(tzinfo=None)
+            held = held.astimezone(datetime.UTC).replace(tzinfo=None) if held.tzinfo else held
         return value == held
-    return isinstance(held, datetime.date) and value.replace(tzinfo=None) == datetime.datetime.combine(
-        held, datetime.time()
-    )
+    if not isinstance(held, datetime.date):
+        return False
+    return value.replace(tzinfo=None) == datetime.datetime.combine(held, datetime.time())

@@ -7,7 +7,7 @@ off: the arrays of a level are joined to one array, so that no Python object is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,7 +53,8 @@ def nested_lists(values: Values, type: pa.DataType | None, make: Make) -> pa.Arr
     """
     is_array = isinstance(values, np.ndarray)
     present = values if is_array else [value for value in values if value is not None]
-    if not is_array and all(isinstance(value, dict) for value in present) and _may_be_struct(type):
+    may_be_struct = type is None or pa.types.is_struct(type)
+    if not is_array and may_be_struct and all(isinstance(value, dict) for value in present):
         return _structs(values, present, type, make)
     is_array = is_array or all(isinstance(value, np.ndarray) for value in present)
     if type is None:
@@ -76,10 +77,6 @@ def nested_lists(values: Values, type: pa.DataType | None, make: Make) -> pa.Arr
     return pa.Array.from_buffers(
         type, len(values), [_validity(values, present), pa.py_buffer(offsets)], children=[child]
     )
-
-
-def _may_be_struct(type: pa.DataType | None) -> bool:
-    return type is None or pa.types.is_struct(type)
 
 
 def _lengths(values: Values) -> np.ndarray[Any, Any]:
@@ -131,8 +128,7 @@ def _joined(values: Values) -> Values:
 def _validity(values: Values, present: Values) -> pa.Buffer | None:
     if len(present) == len(values):
         return None
-    bits: Iterable[bool] = (value is not None for value in values)
-    return pa.py_buffer(np.packbits(np.fromiter(bits, np.bool_, len(values)), bitorder="little"))
+    return pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
 
 
 def _listed(value: Any) -> Any:

@@ -11,6 +11,7 @@ import math
 import pyarrow as pa
 
 from arrowflow.errors import DataError
+from arrowflow.interchange.to_numpy import is_ragged
 
 
 def tensor_schema(schema: pa.Schema) -> pa.Schema:
@@ -38,13 +39,10 @@ def _tensor(type: pa.DataType) -> pa.DataType | None:
     shape = getattr(type, "shape", None)
     if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
         return None
-    return pa.fixed_shape_tensor(_values(type.storage_type), list(shape))
-
-
-def _values(type: pa.DataType) -> pa.DataType:
-    while pa.types.is_list(type) or pa.types.is_large_list(type):
-        type = type.value_type
-    return type
+    values = type.storage_type
+    while is_ragged(values):
+        values = values.value_type
+    return pa.fixed_shape_tensor(values, list(shape))
 
 
 def _converted(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -52,7 +50,7 @@ def _converted(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
     chunks = []
     for chunk in column.chunks:
         flat = chunk.storage
-        while pa.types.is_list(flat.type) or pa.types.is_large_list(flat.type):
+        while is_ragged(flat.type):
             flat = flat.flatten()
         if chunk.null_count or len(flat) != len(chunk) * size:
             raise DataError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -174,9 +175,7 @@ def dtype_of_values(kind: Any) -> np.dtype[Any] | None:
     if pa.types.is_dictionary(kind):
         kind = kind.index_type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return np.dtype(
-            {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
-        )
+        return np.dtype(kind.to_pandas_dtype())
     if pa.types.is_timestamp(kind):
         return np.dtype(f"datetime64[{kind.unit}]")
     if pa.types.is_duration(kind):
@@ -279,16 +278,16 @@ def leaf_of(kind: Any, dtype: np.dtype[Any]) -> tuple[Kernel, str | None]:
         return unpacked_bits, "bit-packed in Arrow"
     if kind == pa.date32():
         return _widened_days, "dtype: days are 32 bits in Arrow, 64 in NumPy"
-    item_bytes = kind.bit_width // 8
-    item_values = item_bytes // dtype.itemsize
+    return partial(viewed, dtype=dtype, item_values=kind.bit_width // 8 // dtype.itemsize), None
 
-    def leaf(values: Any) -> Exported:
-        buffer = values.buffers()[1]
-        if buffer is None:
-            return None, np.empty(0, dtype)
-        return buffer, np.frombuffer(buffer, dtype, len(values) * item_values, values.offset * item_bytes)
 
-    return leaf, None
+def viewed(values: Any, *, dtype: np.dtype[Any], item_values: int = 1) -> Exported:
+    """Returns a view of values that lie one after the other, of which each is `item_values` of the dtype."""
+    buffer = values.buffers()[1]
+    if buffer is None:
+        return None, np.empty(0, dtype)
+    start = values.offset * item_values * dtype.itemsize
+    return buffer, np.frombuffer(buffer, dtype, len(values) * item_values, start)
 
 
 def unpacked_bits(values: Any) -> Exported:
@@ -303,10 +302,7 @@ def unpacked_bits(values: Any) -> Exported:
 
 
 def _widened_days(values: Any) -> Exported:
-    buffer = values.buffers()[1]
-    if not buffer:
-        return None, np.empty(0, "datetime64[D]")
-    days = np.frombuffer(buffer, np.int32, len(values), values.offset * 4)
+    _, days = viewed(values, dtype=np.dtype(np.int32))
     return None, days.astype(np.int64).view("datetime64[D]")
 
 

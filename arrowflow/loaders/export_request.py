@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, SchemaError, closest, shown
 from arrowflow.interchange.converted import ColumnRequest, ListLayout, converted_export, mask_export
-from arrowflow.interchange.dtypes import dtype_named
-from arrowflow.interchange.null_values import is_policy
+from arrowflow.interchange.dtypes import dtype_named, is_policy
 from arrowflow.interchange.to_numpy import ColumnExport
 from arrowflow.ops.columns.column_program import given_names
 from arrowflow.options import check_choice, check_flag

@@ -285,12 +285,8 @@ def is_link(filesystem: Any, path: str) -> bool:
 def below(filesystem: Any, base: str, *, hidden: bool = True) -> list[Any]:
     """Returns the infos of everything inside a folder, also behind links, but each real folder once.
 
-    If several paths lead to one folder, the path with the fewest links lists it; of several such paths, the first.
-
-    Args:
-        filesystem: The file system.
-        base: The folder, which need not exist.
-        hidden: Whether to look into folders whose names start with `.` or `_`.
+    If several paths lead to one folder, the path with the fewest links lists it; of several such paths, the first. The folder
+    need not exist. Unless `hidden`, folders whose names start with `.` or `_` are not looked into.
     """
     root = root_of(filesystem)
     if root is None:

@@ -95,9 +95,7 @@ def remove(replaced: Path) -> None:
 def sweep(target: Path, is_replaceable: Callable[[Path], bool]) -> None:
     """Removes the remains of dead writers beside a target, and gives a lost name back. Raises nothing.
 
-    Args:
-        target: The folder to write.
-        is_replaceable: Whether a dataset may be deleted.
+    A dataset is deleted only if it `is_replaceable`.
     """
     names = []
     with suppress(OSError), os.scandir(target.parent) as found:

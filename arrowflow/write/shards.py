@@ -93,12 +93,7 @@ def explained(operator: str, target: Target) -> Iterator[None]:
 
 
 class Held:
-    """The rows of one row group that is not full yet.
-
-    Args:
-        max_rows: The rows at which it is full.
-        max_bytes: The bytes of values at which it is full, or None.
-    """
+    """The rows of one row group, which is full at so many rows, or at so many bytes of values."""
 
     def __init__(self, max_rows: int, max_bytes: int | None) -> None:
         self.num_rows = self.num_bits = 0
@@ -109,9 +104,7 @@ class Held:
     def take(self, batch: pa.RecordBatch, room: int | None = None) -> tuple[pa.RecordBatch, bool]:
         """Takes the first rows of a batch; returns the others, and whether the row group is full.
 
-        Args:
-            batch: The rows.
-            room: The number of rows at which the row group is full in any case.
+        With `room` it is full at this number of rows in any case.
         """
         most = self._max_rows if room is None else min(room, self._max_rows)
         fitting = batch.slice(0, most - self.num_rows)

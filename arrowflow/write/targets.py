@@ -341,14 +341,9 @@ def _said(error: Exception) -> str:
 
 
 def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but: str = "") -> None:
-    """Raises `WriteError` if existing content forbids to write a dataset.
+    """Raises `WriteError` if existing content forbids to write a dataset; a folder `but` inside does not count.
 
-    Args:
-        filesystem: The file system.
-        path: The folder to write.
-        suffix: Ending of the files that may be replaced.
-        overwrite: Whether such files may be replaced.
-        but: A folder inside that does not count.
+    With `overwrite` files with this suffix may be replaced.
     """
     (info,) = filesystem.get_file_info([path])
     if info.type in (pafs.FileType.File, pafs.FileType.Unknown):
