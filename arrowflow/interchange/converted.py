@@ -179,8 +179,7 @@ class _Values:
         self.name = name
         self.layout = layout = layout_of(kind)
         self.request = request
-        own, leaf, self.copied = _own(name, kind, layout.value, request)
-        self.leaf = leaf
+        own, self.leaf, self.copied = _own(name, kind, layout.value, request)
         self.width: tuple[Any, ...] = layout.width
         self.convert: Conversion | None = None
         target = request.dtype
@@ -190,7 +189,6 @@ class _Values:
                     f"column {name!r} has type {kind}, whose values are bytes and no {target}; cast or map it before"
                 )
             self.width = ()
-            self.leaf = _viewed(leaf, target)
             own = target
         elif target is None and is_policy(request.null, "nan") and own.kind in "iu":
             target = np.dtype(np.float64)
@@ -212,6 +210,8 @@ class _Values:
         buffer, flat = self.leaf(values)
         if self.width:
             flat = flat.reshape(-1, *self.width)
+        elif flat.dtype != self.own:  # bytes that are the stored values of a dtype
+            flat = flat.view(self.own)
         if valid is None:
             return (buffer, flat) if self.convert is None else (None, self.convert(flat))
         missing = ~valid
@@ -256,14 +256,6 @@ def _is_bits(kind: Any, target: np.dtype[Any]) -> bool:
         and target.itemsize == kind.byte_width
         and (target.kind in "biufc" or is_float(target))
     )
-
-
-def _viewed(leaf: Kernel, target: np.dtype[Any]) -> Kernel:
-    def kernel(values: Any) -> Exported:
-        buffer, flat = leaf(values)
-        return buffer, flat.view(target)
-
-    return kernel
 
 
 def _read(leaves: _Values | _Masks, inside: Any, valid: Mask | None, sizes: Iterable[int | None]) -> Any:

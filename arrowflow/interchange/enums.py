@@ -79,32 +79,28 @@ def as_enum(array: pa.Array, field: pa.Field) -> pa.Array:
         >>> as_enum(pa.array(["b", None, "a"]), enum_field("x", ["a", "b"])).indices.to_pylist()
         [1, None, 0]
     """
-    texts = pl.Series(enum_values(field), dtype=pl.String)  # `pa.array` would import pandas
-    values = texts.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
+    declared = pl.Series(enum_values(field), dtype=pl.String)  # `pa.array` would import pandas
+    values = declared.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
     try:
-        return _as_enum(array, values, field)
+        if pa.types.is_integer(array.type):
+            return pa.DictionaryArray.from_arrays(array.cast(field.type.index_type), values)
+        is_coded = pa.types.is_dictionary(array.type)
+        words = convert(array.dictionary if is_coded else array, pa.string())
+        if is_coded and words.equals(values):
+            codes = array.indices
+        else:
+            numbers = pc.index_in(words, value_set=values)
+            codes = numbers.take(array.indices) if is_coded else numbers
+            if numbers.null_count > words.null_count:
+                texts = convert(array, pa.string())
+                for stray in texts.filter(pc.and_(texts.is_valid(), codes.is_null())):
+                    raise DataError(
+                        f"column {field.name!r}: {stray.as_py()!r} is not among the values that its field declares: "
+                        f"{shown(enum_values(field))}; write the column with all values declared, or as text"
+                    )
+        return pa.DictionaryArray.from_arrays(codes.cast(field.type.index_type), values)
     except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
         raise DataError(f"column {field.name!r}: {array.type} does not fit its enum: {error}") from error
-
-
-def _as_enum(array: pa.Array, values: pa.Array, field: pa.Field) -> pa.Array:
-    if pa.types.is_integer(array.type):
-        return pa.DictionaryArray.from_arrays(array.cast(field.type.index_type), values)
-    is_coded = pa.types.is_dictionary(array.type)
-    words = convert(array.dictionary if is_coded else array, pa.string())
-    if is_coded and words.equals(values):
-        codes = array.indices
-    else:
-        numbers = pc.index_in(words, value_set=values)
-        codes = numbers.take(array.indices) if is_coded else numbers
-        if numbers.null_count > words.null_count:
-            texts = convert(array, pa.string())
-            for stray in texts.filter(pc.and_(texts.is_valid(), codes.is_null())):
-                raise DataError(
-                    f"column {field.name!r}: {stray.as_py()!r} is not among the values that its field declares: "
-                    f"{shown(enum_values(field))}; write the column with all values declared, or as text"
-                )
-    return pa.DictionaryArray.from_arrays(codes.cast(field.type.index_type), values)
 
 
 def other_values(expected: pa.Schema, found: pa.Schema) -> str | None:

@@ -36,11 +36,7 @@ def batch_from_arrays(
     """
     if not columns:
         raise SchemaError("expected at least one column, since rows without columns cannot be counted")
-    types = {
-        field.name: field.type
-        for field in schema or ()
-        if pa.types.is_nested(field.type) or _is_tensor(field.type)
-    }
+    types = {field.name: field.type for field in schema or ()}
     arrays = {
         str(name): _column(str(name), values, types.get(str(name)), take_over)
         for name, values in columns.items()
@@ -51,15 +47,11 @@ def batch_from_arrays(
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def _is_tensor(type: pa.DataType) -> bool:
-    return isinstance(type, pa.FixedShapeTensorType)
-
-
 def _column(name: str, values: Any, type: pa.DataType | None, take_over: TakeOver | None) -> pa.Array:
     if isinstance(values, pa.Array):
         column = convert(values, normalise(values.type))
         return column if take_over is None else take_over.column(column)
-    by_rows = type is not None and not _is_tensor(type)
+    by_rows = type is not None and pa.types.is_nested(type)
     try:
         array = _array(values)
     except ValueError as error:

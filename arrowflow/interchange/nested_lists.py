@@ -61,7 +61,9 @@ def nested_lists(values: Values, type: pa.DataType | None, make: Make) -> pa.Arr
         if is_array and values is not present and len({value.shape for value in present}) > 1:
             raise ValueError("arrays of several shapes")
         child = make(_joined(present), None)
-        type = pa.list_(child.type, _width(present)) if is_array else pa.list_(child.type)
+        # Also without a row an array tells how many values each has: no box in any image.
+        width = present.shape[1] if isinstance(present, np.ndarray) else len(present[0]) if is_array else -1
+        type = pa.list_(child.type, width)
     elif is_list(type):
         child = make(_joined(present), type.value_type)
     else:
@@ -83,11 +85,6 @@ def _lengths(values: Values) -> np.ndarray[Any, Any]:
     if isinstance(values, np.ndarray):  # an object for each of its arrays would take most of the time
         return np.full(len(values), values.shape[1])
     return np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
-
-
-def _width(arrays: Values) -> int:
-    """Returns how many values each has, also if there is none: no box in any image."""
-    return arrays.shape[1] if isinstance(arrays, np.ndarray) else len(arrays[0])
 
 
 def _fixed(values: Values, present: Values, type: pa.DataType, child: pa.Array) -> pa.Array:

@@ -257,7 +257,7 @@ def _names_of_call(call: str | None) -> set[str]:
     if call is None:
         return set()
     for name, module in list(sys.modules.items()):
-        found: Any = module if name.partition(".")[0] in CLIENTS else None
+        found: Any = module if CLIENTS.match(name) else None
         for part in call.split("."):
             found = None if found is None else getattr(found, part, None)
         if callable(found):

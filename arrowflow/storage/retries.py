@@ -95,36 +95,16 @@ _LOST: Final = re.compile(
 )
 """Parts of the names of exceptions by which client libraries say that a connection failed."""
 
-CLIENTS: Final = frozenset(
-    [
-        "adlfs",
-        "aiobotocore",
-        "aiohttp",
-        "aiohttp_retry",
-        "asyncio",
-        "azure",
-        "botocore",
-        "fsspec",
-        "gcsfs",
-        "google",
-        "http",
-        "httpx",
-        "huggingface_hub",
-        "paramiko",
-        "requests",
-        "s3fs",
-        "socket",
-        "ssl",
-        "urllib",
-        "urllib3",
-    ]
+CLIENTS: Final = re.compile(
+    r"(?:adlfs|aiobotocore|aiohttp|aiohttp_retry|asyncio|azure|botocore|fsspec|gcsfs|google|http|httpx|huggingface_hub"
+    r"|paramiko|requests|s3fs|socket|ssl|urllib|urllib3)(?:\.|$)"
 )
-"""Packages whose exceptions are about storage or the network."""
+"""Packages whose exceptions are about storage or the network, as the starts of the names of their modules."""
 
 
 def is_of_client(error: BaseException) -> bool:
     """Whether an exception has a class of a client's package."""
-    return type(error).__module__.partition(".")[0] in CLIENTS
+    return CLIENTS.match(type(error).__module__) is not None
 
 
 class ShortRead(SourceError):
@@ -220,7 +200,7 @@ def _word_of(error: BaseException) -> str | None:
         word = next((word for pattern, word in _TEXTS if pattern.search(text)), None)
         if word is not None:
             return word
-    names = [each.__name__ for each in type(error).__mro__ if each.__module__.partition(".")[0] in CLIENTS]
+    names = [each.__name__ for each in type(error).__mro__ if CLIENTS.match(each.__module__)]
     return "lost connection" if any(map(_LOST.search, names)) else None
 
 

@@ -104,7 +104,7 @@ class CsvEncoder(_ArrowEncoder):
     suffix: ClassVar[str] = ".csv"
 
     def __init__(self, sink: Any, schema: pa.Schema) -> None:
-        _check_types(schema, "CSV", _is_csv)
+        _check_types(schema, "CSV", is_csv)
         self._writer = csv.CSVWriter(sink, schema)
 
     def write(self, group: pa.Table) -> None:
@@ -152,7 +152,7 @@ def _check_types(schema: pa.Schema, format: str, has_place: Callable[[pa.DataTyp
             )
 
 
-def _is_csv(type: pa.DataType) -> bool:
+def is_csv(type: pa.DataType) -> bool:
     """Returns whether CSV has a text for all values of a type, from which `read_csv` makes the same value."""
     types = pa.types
     if types.is_dictionary(type):
@@ -169,7 +169,7 @@ def _is_json(type: pa.DataType) -> bool:
         return _is_json(type.value_type)
     if types.is_struct(type):
         return type.num_fields > 0 and all(_is_json(field.type) for field in type)
-    return (_is_csv(type) and not types.is_date(type)) or types.is_null(type)
+    return (is_csv(type) and not types.is_date(type)) or types.is_null(type)
 
 
 def _leaves(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:

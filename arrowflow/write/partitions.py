@@ -19,6 +19,7 @@ from arrowflow.errors import WriteError, closest, shown
 from arrowflow.kernels.gather import gathered
 from arrowflow.ops.sources.files.partitions import NULL, leaves
 from arrowflow.options import MAX_CHUNK_ROWS
+from arrowflow.write.encoders import is_csv
 from arrowflow.write.metadata import with_metadata
 from arrowflow.write.shards import (
     GROUP_BYTES,
@@ -153,12 +154,8 @@ def _check(columns: tuple[str, ...], schema: pa.Schema) -> None:
 
 
 def _names_folders(type: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_dictionary(type):
-        return bool(types.is_string(type.value_type) or types.is_large_string(type.value_type))
-    tests = (types.is_integer, types.is_boolean, types.is_date32, types.is_timestamp, types.is_decimal)
-    texts = (types.is_string, types.is_large_string, types.is_string_view)
-    return any(test(type) for test in (*tests, *texts))
+    is_other = pa.types.is_decimal(type) or pa.types.is_string_view(type)
+    return is_other or (is_csv(type) and not pa.types.is_floating(type))
 
 
 def _texts(column: pa.Array) -> pa.Array:

@@ -170,8 +170,20 @@ class LocalFolder:
         Raises:
             WriteError: There is content that must not be replaced.
         """
-        while not self._take_name(folder):
-            pass  # another writer was faster, and has finished
+        while True:
+            if self._overwrite:
+                self._take_away()
+            try:
+                folder.rename(self._path)
+                break
+            except OSError as error:
+                if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                    raise
+                if not self._overwrite:
+                    raise WriteError("somebody else has written there meanwhile; nothing was changed").locate(
+                        file=self.path
+                    ) from error
+                # Another writer was faster, and has finished: its content is replaced, too.
         with suppress(OSError):  # the dataset is visible and whole in any case
             flush(self._path.parent)
         for replaced in self._replaced:
@@ -194,22 +206,6 @@ class LocalFolder:
     def _hidden(self) -> Path:
         assert self._staging is not None
         return self._staging
-
-    def _take_name(self, folder: Path) -> bool:
-        """Gives a folder the target's name; False if another writer has the name, and its content has to be replaced."""
-        if self._overwrite:
-            self._take_away()
-        try:
-            folder.rename(self._path)
-        except OSError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-                raise
-            if self._overwrite:
-                return False
-            raise WriteError("somebody else has written there meanwhile; nothing was changed").locate(
-                file=self.path
-            ) from error
-        return True
 
     def _take_away(self) -> None:
         """Renames existing content away, and then checks it: under its new name nobody can add to it."""
