@@ -65,10 +65,8 @@ def leaf_type(type: pa.DataType) -> pa.DataType:
 def _is_kept(value: Any, held: Any) -> bool:
     if value is None or held is None:
         return value is held or _is_missing(value)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
-    if isinstance(value, np.generic):
-        value = value.item()
     if isinstance(value, Mapping):
         return _is_kept_dict(value, held)
     if isinstance(held, list):

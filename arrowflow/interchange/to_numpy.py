@@ -182,17 +182,9 @@ def dtype_of_values(kind: Any) -> np.dtype[Any] | None:
         return np.dtype(f"timedelta64[{kind.unit}]")
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
         return np.dtype(np.uint8)
-    if isinstance(kind, pa.BaseExtensionType):
-        return None
-    plain = {
-        pa.date32(): "datetime64[D]",
-        pa.date64(): "datetime64[ms]",
-        pa.time32("s"): "int32",
-        pa.time32("ms"): "int32",
-        pa.time64("us"): "int64",
-        pa.time64("ns"): "int64",
-    }
-    return np.dtype(plain[kind]) if kind in plain else None
+    if pa.types.is_date(kind):
+        return np.dtype("datetime64[D]" if kind == pa.date32() else "datetime64[ms]")
+    return np.dtype(f"int{kind.bit_width}") if pa.types.is_time(kind) else None
 
 
 def refusal(name: str, kind: Any, framework: str) -> str:

@@ -164,9 +164,7 @@ def open_by_fsspec(url: str, options: Mapping[str, Any], operator: str) -> tuple
     try:
         return cast("tuple[Any, str]", importlib.import_module("fsspec.core").url_to_fs(url, **settings))
     except ImportError as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+        *_, cause = causes(error)
         package = (getattr(cause, "name", None) or "fsspec").partition(".")[0]
         raise MissingPackageError(
             f"{'::'.join(f'{scheme}://' for scheme in schemes)} needs the package {package}, which cannot be imported "

@@ -12,6 +12,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from arrowflow.lazy import fs as pafs
 from arrowflow.storage.local import UNFINISHED
 from arrowflow.storage.store import File
 
+_PATH: Final = attrgetter("path")
 _MAGIC: Final = re.compile(r"[*?\[]")
 
 _LAKES: Final = {
@@ -94,17 +96,15 @@ def list_paths(
         elif info.type == pafs.FileType.Directory:
             start = len(path.rstrip("/"))
             _check_parents(filesystem, path, suffixes)
-            found += [(each, start) for each in _sorted(_directory(filesystem, path, suffixes, operator))]
+            inside = _directory(filesystem, path, suffixes, operator)
+            found += [(each, start) for each in sorted(inside, key=_PATH)]
         elif _MAGIC.search(path):  # only now: a file may be called `a[1].parquet`
             start = len(split_pattern(path)[0].rstrip("/"))
-            found += [(each, start) for each in _sorted(_glob(filesystem, path, suffixes, operator))]
+            inside = _glob(filesystem, path, suffixes, operator)
+            found += [(each, start) for each in sorted(inside, key=_PATH)]
         else:
             raise SourceError(_missing(filesystem, path)).locate(operator=operator, file=path)
     return found
-
-
-def _sorted(infos: Iterable[Any]) -> list[Any]:
-    return sorted(infos, key=lambda info: info.path)
 
 
 def _check_regular(filesystem: Any, info: Any, operator: str) -> None:

@@ -37,11 +37,7 @@ BURST: Final = 100
 
 CUT_SHORT: Final = "cut short"
 
-_PASSING_STATUS: Final = (
-    HTTPStatus.REQUEST_TIMEOUT,
-    HTTPStatus.TOO_EARLY,
-    HTTPStatus.TOO_MANY_REQUESTS,
-)
+_PASSING_STATUS: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 _LASTING_STATUS: Final = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
 
 _PASSING_ERRNO: Final = frozenset(
@@ -75,19 +71,13 @@ _EXPIRED: Final = re.compile(
 _SILENT: Final = re.compile(r"\[Errno 22\] Bad Request$")
 """The text of s3fs for an HTTP 400 without a reason."""
 _STATUS: Final = re.compile(r"HTTP status (?:code )?(\d{3})")
-_TEXTS: Final = (
-    (re.compile(r"curlCode: 28|[Tt]imed? ?out|REQUEST_TIMEOUT|DEADLINE_EXCEEDED"), "time-out"),
-    (
-        re.compile(r"NETWORK_CONNECTION|[Cc]onnection (?:was )?(?:reset|closed|refused|aborted)"),
-        "lost connection",
-    ),
-    (
-        re.compile(r"SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTLING|UNAVAILABLE|[Rr]educe your request rate"),
-        "HTTP 503",
-    ),
-    (re.compile(r"INTERNAL_FAILURE|INTERNAL_ERROR"), "HTTP 500"),
-    (re.compile(r"XML_ERROR_PARSING"), CUT_SHORT),  # of a listing
-)
+_TEXTS: Final = {
+    "time-out": r"curlCode: 28|[Tt]imed? ?out|REQUEST_TIMEOUT|DEADLINE_EXCEEDED",
+    "lost connection": r"NETWORK_CONNECTION|[Cc]onnection (?:was )?(?:reset|closed|refused|aborted)",
+    "HTTP 503": r"SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTLING|UNAVAILABLE|[Rr]educe your request rate",
+    "HTTP 500": r"INTERNAL_FAILURE|INTERNAL_ERROR",
+    CUT_SHORT: r"XML_ERROR_PARSING",  # of a listing
+}
 """Words of `pyarrow.fs`, whose errors have no class of their own."""
 
 _LOST: Final = re.compile(
@@ -197,7 +187,7 @@ def _word_of(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         if error.errno in _PASSING_ERRNO:
             return "busy or unreachable"
-        word = next((word for pattern, word in _TEXTS if pattern.search(text)), None)
+        word = next((word for word, pattern in _TEXTS.items() if re.search(pattern, text)), None)
         if word is not None:
             return word
     names = [each.__name__ for each in type(error).__mro__ if CLIENTS.match(each.__module__)]
@@ -229,15 +219,18 @@ class Alone:
     now = staticmethod(WallClock.now)
 
     def wait(self, seconds: float) -> bool:
+        """Returns False: it cannot wait."""
         return False
 
     def retried(self, why: str) -> None:
         """Does nothing."""
 
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Makes calls one after the other."""
         return [call() for call in calls]
 
     def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes the call."""
         return call()
 
 

@@ -58,7 +58,7 @@ class ParquetEncoder(_ArrowEncoder):
 
     def __init__(self, sink: Any, schema: pa.Schema, compression: str) -> None:
         for field in schema:
-            if _holds(field.type, _is_empty_list):
+            if _holds(field.type, lambda type: pa.types.is_fixed_size_list(type) and type.list_size == 0):
                 raise WriteError(
                     f"column {field.name!r}: {field.type} cannot be read back from Parquet; drop the column, whose "
                     "lists hold nothing, or write IPC files"
@@ -192,10 +192,6 @@ def _holds(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
     if isinstance(type, pa.BaseExtensionType):
         return _holds(type.storage_type, test)
     return test(type) or any(_holds(type.field(index).type, test) for index in range(type.num_fields))
-
-
-def _is_empty_list(type: pa.DataType) -> bool:
-    return pa.types.is_fixed_size_list(type) and type.list_size == 0
 
 
 def _keeps_dates(array: pa.Array) -> bool:

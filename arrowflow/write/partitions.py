@@ -21,14 +21,7 @@ from arrowflow.ops.sources.files.partitions import NULL, leaves
 from arrowflow.options import MAX_CHUNK_ROWS
 from arrowflow.write.encoders import is_csv
 from arrowflow.write.metadata import with_metadata
-from arrowflow.write.shards import (
-    GROUP_BYTES,
-    MAX_SHARDS,
-    Held,
-    Shards,
-    ShardWriter,
-    in_one_piece,
-)
+from arrowflow.write.shards import GROUP_BYTES, MAX_SHARDS, Held, Shards, ShardWriter, in_one_piece
 
 MAX_OPEN: Final = 100
 """The most files that are open at a time: systems let a process open 256 to 1,024."""
@@ -62,16 +55,19 @@ class PartitionWriter:
 
     @property
     def num_rows(self) -> int:
+        """See `ShardWriter.num_rows`."""
         return sum(writer.num_rows for writer in self._writers.values())
 
     @property
     def num_bytes(self) -> int:
+        """See `ShardWriter.num_bytes`."""
         return sum(writer.num_bytes for writer in self._writers.values())
 
     def open(self) -> None:
         """Does nothing: folders have files once there are rows."""
 
     def push(self, batch: pa.RecordBatch) -> None:
+        """See `ShardWriter.push`."""
         while batch.num_rows:
             batch, is_full = self._window.take(batch)
             if is_full:
@@ -88,6 +84,7 @@ class PartitionWriter:
             writer.finish()
 
     def abandon(self) -> None:
+        """See `ShardWriter.abandon`."""
         for writer in self._writers.values():
             writer.abandon()
 

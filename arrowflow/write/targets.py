@@ -107,7 +107,7 @@ def target_of(
     )
 
 
-class LocalFolder:
+class LocalFolder(Target):
     """A folder of this machine's file system."""
 
     def __init__(self, path: str, *, suffix: str, overwrite: bool) -> None:
@@ -230,7 +230,7 @@ class LocalFolder:
         return True
 
 
-class RemoteFolder:
+class RemoteFolder(Target):
     """A folder of another file system."""
 
     def __init__(

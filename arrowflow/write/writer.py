@@ -27,14 +27,7 @@ from arrowflow.write.encoders import (
 )
 from arrowflow.write.examples import ExampleEncoder
 from arrowflow.write.partitions import PartitionWriter
-from arrowflow.write.shards import (
-    GROUP_BYTES,
-    SHARD_BYTES,
-    Shards,
-    ShardWriter,
-    Written,
-    explained,
-)
+from arrowflow.write.shards import GROUP_BYTES, SHARD_BYTES, Shards, ShardWriter, Written, explained
 from arrowflow.write.targets import target_of
 
 
