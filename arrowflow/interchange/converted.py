@@ -179,7 +179,14 @@ class _Values:
         self.name = name
         self.layout = layout = layout_of(kind)
         self.request = request
-        own, self.leaf, self.copied = _own(name, kind, layout.value, request)
+        self.leaf: Kernel
+        self.copied: str | None
+        if pa.types.is_decimal(layout.value) and request.dtype is not None and is_float(request.dtype):
+            own, self.leaf, self.copied = np.dtype(np.float64), _decimals, "dtype"
+        elif (found := dtype_of_values(layout.value)) is None:
+            raise SchemaError(refusal(name, kind, "an array or tensor"))
+        else:
+            own, (self.leaf, self.copied) = found, leaf_of(layout.value, found)
         self.width: tuple[Any, ...] = layout.width
         self.convert: Conversion | None = None
         target = request.dtype
@@ -228,19 +235,6 @@ class _Values:
     def refuse_nulls(self, values: Any) -> None:
         if values.null_count and not self.request.keeps_nulls:
             refuse_nulls(self.name, values)
-
-
-def _own(
-    name: str, kind: Any, value: Any, request: ColumnRequest
-) -> tuple[np.dtype[Any], Kernel, str | None]:
-    """Returns dtype, kernel and reason to copy of flat values without a request."""
-    if pa.types.is_decimal(value) and request.dtype is not None and is_float(request.dtype):
-        return np.dtype(np.float64), _decimals, "dtype"
-    dtype = dtype_of_values(value)
-    if dtype is None:
-        raise SchemaError(refusal(name, kind, "an array or tensor"))
-    leaf, copied = leaf_of(value, dtype)
-    return dtype, leaf, copied
 
 
 def _decimals(values: Any) -> Exported:

@@ -72,9 +72,7 @@ def column_from_values(name: str, values: Values, type: pa.DataType | None) -> p
     """Returns values as a column of a type; see `batch_from_rows`.
 
     Args:
-        name: The column's, for errors.
         values: One for each row: also an array of objects, or one of several dimensions, which holds the arrays of rows.
-        type: The type of the column, if known.
 
     Raises:
         SchemaError: The values do not have one type, or not this type.
@@ -86,9 +84,10 @@ def column_from_values(name: str, values: Values, type: pa.DataType | None) -> p
     try:
         if isinstance(values, np.ndarray) and (is_masked(values) or values.dtype.kind == "O"):
             values = values.tolist()  # None where it is masked
-        classes = None if isinstance(values, np.ndarray) else set(map(builtins.type, values))
-        is_common = classes is not None and classes <= _COMMON
-        column = _array(values, type, classes) if is_common else _from_nested(values, type)
+        if isinstance(values, np.ndarray) or not (classes := set(map(builtins.type, values))) <= _COMMON:
+            column = _from_nested(values, type)
+        else:
+            column = _array(values, type, classes)
     except _FAILURES as error:
         raise _refused(name, type, values, error) from error
     return convert(column, normalise(column.type))

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
+from arrowflow.interchange.handed_over import Roots, lock, unlocked, writable_root
 from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
-from arrowflow.interchange.writable import Roots, lock, unlocked, writable_root
 from arrowflow.loaders.export_request import PLAIN, ExportRequest, requested_exports
 
 Arrays = dict[str, Any]

@@ -24,8 +24,7 @@ from arrowflow.storage.clients import (
     open_with,
 )
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
-from arrowflow.storage.local import local_path
-from arrowflow.storage.mounts import on_network
+from arrowflow.storage.local import local_path, on_network
 from arrowflow.storage.requests import Requests
 from arrowflow.storage.retries import about_credentials
 from arrowflow.storage.settings import Settings, failed

@@ -310,9 +310,7 @@ def for_reads(filesystem: Any) -> Any:
 def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
     """Returns the most connections that a client opens; None if there is no such number, or nobody knows.
 
-    Args:
-        filesystem: The `pyarrow.fs.FileSystem`.
-        is_own: Whether `for_reads` made it.
+    `is_own` tells whether `for_reads` made the client.
 
     Examples:
         >>> connections_of(pafs.LocalFileSystem(), is_own=True) is None

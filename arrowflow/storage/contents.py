@@ -65,15 +65,11 @@ class Contents(NamedTuple):
             return cls._of_stamps(store, files)
         if store.is_network and len(files) > _MAX_REMOTE_FILES:
             return None
-        samples = []
-        for file in files:
-            try:
-                samples.append(_sample(file))
-            except OSError:
-                return None
-            if file.is_changed:
-                return None
-        return cls._of(samples)
+        try:
+            samples = [_sample(file) for file in files]
+        except OSError:
+            return None
+        return None if any(file.is_changed for file in files) else cls._of(samples)
 
     @classmethod
     def _of_stamps(cls, store: Store, files: Sequence[File]) -> Contents | None:

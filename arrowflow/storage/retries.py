@@ -40,24 +40,20 @@ CUT_SHORT: Final = "cut short"
 _PASSING_STATUS: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 _LASTING_STATUS: Final = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
 
-_PASSING_ERRNO: Final = frozenset(
-    getattr(errno, name)
-    for name in (
-        "EAGAIN",
-        "EBUSY",  # what s3fs makes of 503
-        "EREMOTEIO",  # what s3fs makes of 500
-        "EIO",
-        "ECONNRESET",
-        "ECONNREFUSED",
-        "ECONNABORTED",
-        "EPIPE",
-        "ETIMEDOUT",
-        "ENETDOWN",
-        "ENETUNREACH",
-        "EHOSTUNREACH",
-    )
-    if hasattr(errno, name)
-)
+_PASSING_ERRNO: Final = {
+    errno.EAGAIN,
+    errno.EBUSY,  # what s3fs makes of 503
+    getattr(errno, "EREMOTEIO", errno.EIO),  # what s3fs makes of 500; macOS lacks it
+    errno.EIO,
+    errno.ECONNRESET,
+    errno.ECONNREFUSED,
+    errno.ECONNABORTED,
+    errno.EPIPE,
+    errno.ETIMEDOUT,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+}
 
 _REFUSED: Final = re.compile(
     r"ACCESS_DENIED|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY|PERMISSION_DENIED|[Cc]redential|access token|[Ff]orbidden"

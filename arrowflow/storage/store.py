@@ -33,12 +33,7 @@ NO_RANGES: Final = (
 
 
 class Range(NamedTuple):
-    """Bytes of a file.
-
-    Attributes:
-        start: The offset of the first byte.
-        end: The offset after the last byte.
-    """
+    """Bytes of a file: the offset of the first one, and the offset after the last one."""
 
     start: int
     end: int
@@ -235,11 +230,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched(Store):
-    """Some bytes of one file, held in memory: a reader that reads through it waits for nothing.
-
-    Attributes:
-        file: The file.
-        held: The bytes of each range.
+    """Some bytes of one file, held in memory by range: a reader that reads through it waits for nothing.
 
     Examples:
         >>> file = File("bucket/a.parquet", "a.parquet", 100)
@@ -330,12 +321,9 @@ def _check_whole(file: File, start: int, expected: int, found: int) -> None:
 
 
 class _RemoteFile:
-    """A read-only file whose bytes a store fetches; it has the methods that `pa.PythonFile` needs.
+    """A read-only file whose bytes a store fetches, at least `ahead_bytes` at once if the file has them.
 
-    Args:
-        store: The store.
-        file: The file.
-        ahead_bytes: The least bytes to fetch at once, if the file has them.
+    It has the methods that `pa.PythonFile` needs.
     """
 
     def __init__(self, store: Store, file: File, *, ahead_bytes: int = AHEAD_BYTES) -> None:

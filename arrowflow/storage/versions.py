@@ -86,8 +86,6 @@ def remote_change(
     After a change the next run lists the files again, by a client that has forgotten what it knew.
 
     Args:
-        store: The store.
-        file: The file.
         known: The stamps of the first answers, by path; this one is added where there is none. Many threads may share it.
         seconds: The time that the answer may take, where its client can be told.
 

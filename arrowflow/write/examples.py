@@ -25,14 +25,7 @@ _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 
 
 class _Column(NamedTuple):
-    """How a column becomes a feature.
-
-    Attributes:
-        name: Its name.
-        kind: The kind of the feature's list.
-        type: A type of Arrow whose Python objects protobuf takes.
-        is_list: Whether a value is a list.
-    """
+    """How a column becomes a feature: the kind of its list, and a type of Arrow whose Python objects protobuf takes."""
 
     name: str
     kind: str

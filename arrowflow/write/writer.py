@@ -76,13 +76,7 @@ _OF_POLARS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """One call of a writer, with checked arguments.
-
-    Attributes:
-        operator: Name of the method.
-        shards: The shards to write, and their target.
-        partition_by: The columns that name folders.
-    """
+    """One call of a writer, with checked arguments; the columns of `partition_by` name folders."""
 
     operator: str
     shards: Shards

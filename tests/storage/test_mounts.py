@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from arrowflow.storage import Contents, File, Store, mounts
+from arrowflow.storage import Contents, File, Store, local
 from arrowflow.storage.addresses import resolve
-from arrowflow.storage.mounts import network_devices, on_network
+from arrowflow.storage.local import network_devices, on_network
 
 pytestmark = pytest.mark.any_version
 
@@ -38,7 +38,7 @@ def test_files_are_told_by_their_devices(tmp_path: Path, monkeypatch: pytest.Mon
     path.write_text("x\n1\n")
     assert not on_network([str(path)])
     device = path.stat().st_dev
-    monkeypatch.setattr(mounts, "network_devices", lambda: frozenset([device]))
+    monkeypatch.setattr(local, "network_devices", lambda: frozenset([device]))
     assert on_network([str(tmp_path / "gone"), str(path)])
     store, (file,) = resolve(path, suffixes=(), operator="read")
     assert (store.is_network, store.memory_map, file.inode) == (True, False, None)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.interchange.writable import unlocked
+from arrowflow.interchange.handed_over import unlocked
 from arrowflow.kernels.gather import OfSchema, gathered
 from arrowflow.kernels.held import join
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of

@@ -371,7 +371,7 @@ def test_files_are_not_mapped_where_they_are_not_on_this_machine(
 
     assert store().memory_map
     assert not store(memory_map=False).memory_map
-    monkeypatch.setattr("arrowflow.storage.mounts.network_devices", lambda: frozenset([path.stat().st_dev]))
+    monkeypatch.setattr("arrowflow.storage.local.network_devices", lambda: frozenset([path.stat().st_dev]))
     assert not store().memory_map
     assert store(memory_map=True).memory_map
     with pytest.raises(af.PlanError, match="memory_map is True or False, got 1"):
