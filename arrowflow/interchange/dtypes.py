@@ -80,7 +80,7 @@ def conversion(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conve
         to_integers = _to_integers(name, np.dtype(np.int64), target)
         return lambda array: to_integers(array.view(np.int64))
     if source.kind in "mM" and source.kind == target.kind and np.can_cast(source, target):
-        return _to_finer_unit(name, source, target)
+        return _to_finer_unit(name, target)
     if source.kind == "O" and target.kind == "T":
         return lambda array: array.astype(target)
     remedy = "cast it before, which says what becomes of values that do not fit"
@@ -149,7 +149,7 @@ def in_unit(value: Any, target: np.dtype[Any]) -> Any:
     return found if same.all() else None
 
 
-def _to_finer_unit(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conversion:
+def _to_finer_unit(name: str, target: np.dtype[Any]) -> Conversion:
     def convert(array: NumpyArray) -> NumpyArray:
         found = in_unit(array, target)
         if found is None:

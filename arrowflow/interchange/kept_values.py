@@ -64,7 +64,8 @@ def leaf_type(type: pa.DataType) -> pa.DataType:
 
 def _is_kept(value: Any, held: Any) -> bool:
     if value is None or held is None:
-        return value is held or _is_missing(value)
+        # NaT, and NaN as a date, stand for none, and differ from themselves.
+        return value is held or (isinstance(value, np.generic | float) and bool(value != value))  # noqa: PLR0124
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -84,11 +85,6 @@ def _is_kept(value: Any, held: Any) -> bool:
     if isinstance(value, datetime.datetime):
         return _is_kept_time(value, held)
     return bool(value == held)
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a value that is not None stands for none: NaT, and NaN as a date."""
-    return isinstance(value, np.generic | float) and bool(value != value)  # noqa: PLR0124  (NaN differs from itself)
 
 
 def _is_kept_dict(value: Mapping[Any, Any], held: Any) -> bool:

@@ -6,7 +6,6 @@ Nothing here knows a format, a thread or a pipeline.
 from arrowflow.storage.addresses import is_chained, lists_anew, locate, resolve
 from arrowflow.storage.clients import CONNECTIONS, forget_listings
 from arrowflow.storage.contents import Contents
-from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.listing import below, is_link, lake_of
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
 from arrowflow.storage.objects import Objects
@@ -14,7 +13,7 @@ from arrowflow.storage.requests import Requests
 from arrowflow.storage.retries import Services, about_credentials, is_of_client
 from arrowflow.storage.settings import Settings, place_of, shown_paths, without_secrets, wrong_settings
 from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
-from arrowflow.storage.versions import change_behind, note_version, remote_change, told_stamp
+from arrowflow.storage.versions import change_behind, note_version, remote_change, storage_failure, told_stamp
 
 __all__ = [
     "CONNECTIONS",

@@ -91,7 +91,12 @@ def list_paths(
     for path, info in zip(paths, filesystem.get_file_info(paths), strict=True):
         # A directory has no size. To ask for the size is 20 times as fast as to ask for the type.
         if info.size is not None or info.type in (pafs.FileType.File, pafs.FileType.Unknown):
-            _check_regular(filesystem, info, operator)
+            # To open a pipe, socket or device of this machine may mean to wait for ever.
+            if info.size is None and info.type == pafs.FileType.Unknown and root_of(filesystem) is not None:
+                raise PlanError(
+                    "expected a file, found a pipe, socket or device, which can be read but once; copy what comes from it "
+                    "into a file, or read it in a from_generator"
+                ).locate(operator=operator, file=info.path)
             found.append((info, None))
         elif info.type == pafs.FileType.Directory:
             start = len(path.rstrip("/"))
@@ -105,15 +110,6 @@ def list_paths(
         else:
             raise SourceError(_missing(filesystem, path)).locate(operator=operator, file=path)
     return found
-
-
-def _check_regular(filesystem: Any, info: Any, operator: str) -> None:
-    """Raises `PlanError` for a pipe, socket or device of this machine: to open it may mean to wait for ever."""
-    if info.size is None and info.type == pafs.FileType.Unknown and root_of(filesystem) is not None:
-        raise PlanError(
-            "expected a file, found a pipe, socket or device, which can be read but once; copy what comes from it into "
-            "a file, or read it in a from_generator"
-        ).locate(operator=operator, file=info.path)
 
 
 def _directory(filesystem: Any, path: str, suffixes: tuple[str, ...], operator: str) -> list[Any]:

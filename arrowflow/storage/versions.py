@@ -1,4 +1,4 @@
-"""Versions of files that are not local: whether a file is still the one that was read first.
+"""Files that are not local: whether one is still the one that was read first, and why a read of it failed.
 
 A store is asked for its size and its etag or time, before the first read of a file and after each one. Etags tell all
 rewrites, times those of another second.
@@ -13,11 +13,12 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
 
+from arrowflow.errors import ArrowflowError, said
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage.clients import forget_listings, fsspec_client
 from arrowflow.storage.requests import is_by_name, time_limit
 from arrowflow.storage.retries import REQUEST_SECONDS, ShortRead, is_of_client, status_of
-from arrowflow.storage.store import File, Store
+from arrowflow.storage.store import NO_RANGES, File, Store, undelivered
 
 _STAMPS: Final = (
     "etag",
@@ -37,6 +38,13 @@ _NO_SUCH: Final = re.compile(r"AWS Error (?:NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
 """Answers to a request for bytes that a file has no more, and the words of pyarrow's client where it tells no status."""
 
 _SECOND: Final = 10**9
+
+_NATIVE: Final = re.compile(
+    r"AWS Error|google::cloud|GCS|Azure|HDFS|\bcurl|HTTP|Couldn't resolve|[Tt]imed? ?out"
+)
+"""Words of `pyarrow.fs`, whose errors have no class of their own."""
+
+_GONE: Final = (404, 410)
 
 
 def told_stamp(info: Mapping[str, Any]) -> str | None:
@@ -118,6 +126,32 @@ def change_behind(
         return remote_change(store, file, known, REQUEST_SECONDS)
     except Exception:  # noqa: BLE001  (whatever the client raises, it does not tell of a change)
         return None
+
+
+def storage_failure(error: BaseException, file: File) -> str | None:
+    """Returns the message for an error that comes from the storage of a file; None if the file itself is at fault.
+
+    Examples:
+        >>> file = File("https://host/a.csv", "a.csv", 9)
+        >>> storage_failure(TimeoutError("no answer"), file).split(";")[0]
+        'the storage did not deliver it: TimeoutError: no answer'
+        >>> storage_failure(ValueError("bad digit"), file) is None
+        True
+    """
+    if file.is_local or isinstance(error, ArrowflowError):
+        return None
+    if isinstance(error, FileNotFoundError):  # of fsspec also if the server gave any other answer
+        cause = error.__cause__
+        if cause is None or getattr(cause, "status", None) in _GONE:
+            return None
+        error = cause
+    if "support range requests" in str(error):
+        return NO_RANGES
+    is_named = isinstance(error, OSError) and (error.errno is not None or _NATIVE.search(str(error)))
+    is_known = isinstance(error, TimeoutError | ConnectionError | PermissionError)
+    if is_named or is_known or is_of_client(error):
+        return undelivered(said(error))
+    return None
 
 
 def _list_again(store: Store, file: File) -> None:

@@ -95,21 +95,18 @@ class PartitionWriter:
         for rows in in_one_piece(self._window.drain(), self._schema).to_batches():
             for folder, places in self._folders(rows):
                 if folder not in self._writers:
-                    self._add(folder)
+                    if len(self._writers) == MAX_SHARDS:
+                        raise WriteError(
+                            f"partition_by={list(self._columns)}: expected at most {MAX_SHARDS:,} folders, and there are "
+                            "more; take columns with fewer values"
+                        )
+                    self._writers[folder] = self._new(folder)
                 self._writers[folder].push(gathered(rows.select(self._kept), places))
                 self._note(folder)
-        while sum(writer.held_bits for writer in self._writers.values()) > 8 * HELD_BYTES:
-            folder = max(self._writers, key=lambda name: self._writers[name].held_bits)
+        while sum(writer.held.num_bits for writer in self._writers.values()) > 8 * HELD_BYTES:
+            folder = max(self._writers, key=lambda name: self._writers[name].held.num_bits)
             self._writers[folder].flush()
             self._note(folder)
-
-    def _add(self, folder: str) -> None:
-        if len(self._writers) == MAX_SHARDS:
-            raise WriteError(
-                f"partition_by={list(self._columns)}: expected at most {MAX_SHARDS:,} folders, and there are more; take "
-                "columns with fewer values"
-            )
-        self._writers[folder] = self._new(folder)
 
     def _note(self, folder: str) -> None:
         """Completes the file that has waited for rows the longest, where too many are open."""
@@ -137,9 +134,11 @@ def _check(columns: tuple[str, ...], schema: pa.Schema) -> None:
     for name in columns:
         if name not in schema.names:
             raise WriteError(f"partition_by: there is no column {name!r}; {closest(name, schema.names)}")
-        if not _names_folders(schema.field(name).type):
+        type = schema.field(name).type
+        is_other = pa.types.is_decimal(type) or pa.types.is_string_view(type)
+        if not (is_other or (is_csv(type) and not pa.types.is_floating(type))):
             raise WriteError(
-                f"partition_by: values of column {name!r} of type {schema.field(name).type} name no folders, as whole "
+                f"partition_by: values of column {name!r} of type {type} name no folders, as whole "
                 "numbers, texts, booleans, dates, timestamps and decimals do; cast it to one of these"
             )
         if not name or leaves(name):
@@ -148,11 +147,6 @@ def _check(columns: tuple[str, ...], schema: pa.Schema) -> None:
         raise WriteError(
             "partition_by names all columns, and files without columns hold no rows; leave one of them out"
         )
-
-
-def _names_folders(type: pa.DataType) -> bool:
-    is_other = pa.types.is_decimal(type) or pa.types.is_string_view(type)
-    return is_other or (is_csv(type) and not pa.types.is_floating(type))
 
 
 def _texts(column: pa.Array) -> pa.Array:

@@ -138,6 +138,7 @@ class ShardWriter:
         names: The shards in their order, as names inside of the target.
         num_rows: Rows of all complete shards.
         num_bytes: Bytes of all complete shards.
+        held: The rows that wait for their row group.
     """
 
     def __init__(self, shards: Shards, schema: pa.Schema, folder: str = "") -> None:
@@ -149,12 +150,7 @@ class ShardWriter:
         self._sink: Any = None
         self._encoder: Encoder | None = None
         self._shard_rows = 0
-        self._held = Held(shards.group_rows, shards.group_bytes)
-
-    @property
-    def held_bits(self) -> int:
-        """Bits of the rows that wait for their row group."""
-        return self._held.num_bits
+        self.held = Held(shards.group_rows, shards.group_bytes)
 
     @property
     def is_open(self) -> bool:
@@ -180,7 +176,7 @@ class ShardWriter:
     def push(self, batch: pa.RecordBatch) -> None:
         """Takes rows; writes the row groups that are now full."""
         while batch.num_rows:
-            batch, is_full = self._held.take(batch, self._room())
+            batch, is_full = self.held.take(batch, self._room())
             if is_full:
                 self.flush()
 
@@ -191,15 +187,15 @@ class ShardWriter:
 
     def flush(self) -> None:
         """Writes the rows that wait for their row group."""
-        if not self._held.num_rows:
+        if not self.held.num_rows:
             return
         if self._is_full():
             self.complete()
         if not self.is_open:
             self.open()
         assert self._encoder is not None
-        rows = self._held.num_rows
-        self._encoder.write(in_one_piece(self._held.drain(), self._schema))
+        rows = self.held.num_rows
+        self._encoder.write(in_one_piece(self.held.drain(), self._schema))
         self._shard_rows += rows
 
     def complete(self) -> None:
@@ -217,7 +213,7 @@ class ShardWriter:
     def abandon(self) -> None:
         """Closes the unfinished file. Raises nothing."""
         encoder, sink, self._encoder, self._sink = self._encoder, self._sink, None, None
-        self._held.drain()
+        self.held.drain()
         if encoder is not None:
             encoder.abandon()
         if sink is not None:

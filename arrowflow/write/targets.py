@@ -20,7 +20,7 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
@@ -316,10 +316,13 @@ class RemoteFolder(Target):
             return
         moved = [f"{self._path}/{name}" for name in self._names]
         for path in moved:
-            _quietly(self._filesystem.delete_file, path)
-        _quietly(self._filesystem.delete_dir, self._staging)
+            with suppress(Exception):
+                self._filesystem.delete_file(path)
+        with suppress(Exception):
+            self._filesystem.delete_dir(self._staging)
         if self._is_marked and not self._has_deleted and not self._any_left(moved):
-            _quietly(self._filesystem.delete_file, self._marker)
+            with suppress(Exception):
+                self._filesystem.delete_file(self._marker)
 
     def _any_left(self, paths: list[str]) -> bool:
         try:
@@ -378,8 +381,3 @@ def _folders(names: Sequence[str]) -> set[str]:
 def _listed(filesystem: Any, path: str, *, but: str) -> list[Any]:
     infos = below(filesystem, path)
     return [info for info in infos if not but or not f"{info.path}/".startswith(f"{but}/")]
-
-
-def _quietly(call: Callable[[str], object], path: str) -> None:
-    with suppress(Exception):
-        call(path)

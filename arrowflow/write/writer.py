@@ -65,14 +65,6 @@ TFRECORD: Final = Kind("write_tfrecord", ExampleEncoder, (ExampleEncoder.suffix,
 WEBDATASET: Final = Kind("write_webdataset", ArchiveEncoder, FORMATS["webdataset"].suffixes)
 JSON: Final = Kind("write_json", JsonEncoder, FORMATS["json"].suffixes)
 
-_OF_POLARS: Final = {
-    "write_parquet": "write_parquet",
-    "write_ipc": "write_ipc",
-    "write_csv": "write_csv",
-    "write_json": "write_ndjson",
-}
-"""Methods of a data frame that write one file of a kind."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
@@ -177,8 +169,8 @@ def _check_folder(kind: Kind, path: object) -> None:
         stem, more = name[: name.rindex(".")], ""
         if stem.lower().endswith(kind.endings):  # as out.csv.gz
             stem = stem[: stem.rindex(".")]
-        elif kind.operator in _OF_POLARS:
-            call = f"{_OF_POLARS[kind.operator]}({shown_paths(name)})"
+        elif kind in (PARQUET, IPC, CSV, JSON):
+            call = f"{'write_ndjson' if kind is JSON else kind.operator}({shown_paths(name)})"
             more = f"; for one file write pl.DataFrame(ds).{call}, with all rows in memory"
         raise PlanError(
             f"{kind.operator}: it writes a folder of files, and {shown_paths(name)} is the name of a file: name a folder, "
