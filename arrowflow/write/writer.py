@@ -98,7 +98,7 @@ class Writer:
             )
             try:
                 target.begin()
-                writer.open()
+                writer.open()  # before the first row is asked for: finds types that the format lacks
                 for batch in batches:
                     writer.push(batch)
                 writer.finish()
