@@ -158,7 +158,7 @@ class ShardWriter:
         return self._sink is not None
 
     def open(self) -> None:
-        """Begins the next shard. Called before the first row, too, which finds types that the format lacks.
+        """Begins the next shard. Called before the first row, too: this finds types that the format lacks.
 
         Raises:
             WriteError: There are too many shards: longer names would sort before others.
