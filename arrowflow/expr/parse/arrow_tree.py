@@ -17,50 +17,24 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from arrowflow.errors import PlanError
-from arrowflow.expr.parse.tree import Call, Column, Literal, Node
+from arrowflow.expr.parse.tree import COMPARISONS, Call, Column, Literal, Node
 from arrowflow.lazy import compute as pc
 from arrowflow.types import exact_values
 
+_CHECKED: Final = ("add", "subtract", "multiply", "divide", "power", "abs", "negate")
 # The name in pyarrow, and the name of the call. pyarrow runs all other functions.
 _FUNCTIONS: Final = {
-    "equal": "equal",
-    "not_equal": "not_equal",
-    "less": "less",
-    "less_equal": "less_equal",
-    "greater": "greater",
-    "greater_equal": "greater_equal",
-    "add": "add",
-    "add_checked": "add",
-    "subtract": "subtract",
-    "subtract_checked": "subtract",
-    "multiply": "multiply",
-    "multiply_checked": "multiply",
-    "divide": "divide",
-    "divide_checked": "divide",
-    "power": "power",
-    "power_checked": "power",
-    "abs": "abs",
-    "abs_checked": "abs",
-    "negate": "negate",
-    "negate_checked": "negate",
-    "sqrt": "sqrt",
-    "exp": "exp",
+    **{name: name for name in COMPARISONS},
+    **{name: name for name in ("sqrt", "exp", "log1p", "floor", "ceil", "if_else", "cast")},
+    **{name: name for name in ("is_null", "is_nan", "is_finite", "is_in")},
+    **{each: name for name in _CHECKED for each in (name, f"{name}_checked")},
     "ln": "log",
-    "log1p": "log1p",
-    "floor": "floor",
-    "ceil": "ceil",
     "coalesce": "fill_null",
     "and_kleene": "and",
     "or_kleene": "or",
     "invert": "not",
-    "is_null": "is_null",
     "is_valid": "is_not_null",
-    "is_nan": "is_nan",
-    "is_finite": "is_finite",
     "is_inf": "is_infinite",
-    "is_in": "is_in",
-    "if_else": "if_else",
-    "cast": "cast",
 }
 # The registry calls these functions scalar, but they do not depend on the row alone.
 _NOT_DETERMINISTIC: Final = frozenset(("random",))
@@ -118,17 +92,11 @@ def read(data: bytes) -> Node:
 @lru_cache(maxsize=1024)
 def text(data: bytes) -> str:
     """Returns a text that two serialised expressions share only if they mean the same."""
-    values = constants(data)
-    names = {"literal", "options"}
-    lines = [
-        f"{key}={_constant_text(values.column(int(value)))}" if key in names else f"{key}={value}"
+    texts = [f"{column.type}:{_constant(column)!r}" for column in constants(data).columns]
+    return "\n".join(
+        f"{key}={texts[int(value)] if key in ('literal', 'options') else value}"
         for key, value in entries(data)
-    ]
-    return "\n".join(lines)
-
-
-def _constant_text(column: pa.Array) -> str:
-    return f"{column.type}:{_constant(column)!r}"
+    )
 
 
 def _constant(column: pa.Array) -> object:

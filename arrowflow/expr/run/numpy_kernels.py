@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrowflow.expr.parse.tree import COMPARISONS
 from arrowflow.types import Array
 
 _HAS_AVX512: Final = any(
@@ -92,28 +93,15 @@ def _decimal_to_float32(args: tuple[Operand, ...], out: Array) -> None:
 
 
 KERNELS: Final[dict[str, Kernel]] = {
-    "add": _ufunc(np.add),
-    "subtract": _ufunc(np.subtract),
-    "multiply": _ufunc(np.multiply),
-    "divide": _ufunc(np.divide),
+    **{name: _ufunc(getattr(np, name)) for name in COMPARISONS},
+    **{name: _ufunc(getattr(np, name)) for name in ("add", "subtract", "multiply", "divide", "floor_divide")},
+    **{name: _ufunc(getattr(np, name)) for name in ("abs", "square", "sqrt", "floor", "ceil")},
     "quotient": _quotient,
-    "floor_divide": _ufunc(np.floor_divide),
     "modulo": _ufunc(np.remainder),
-    "square": _ufunc(np.square),
     "negate": _ufunc(np.negative),
-    "abs": _ufunc(np.abs),
-    "sqrt": _ufunc(np.sqrt),
     "exp": _in_float64(np.exp),
     "log": _in_float64(np.log),
     "log1p": _ufunc(np.log1p) if _HAS_AVX512 else _log1p,
-    "floor": _ufunc(np.floor),
-    "ceil": _ufunc(np.ceil),
-    "equal": _ufunc(np.equal),
-    "not_equal": _ufunc(np.not_equal),
-    "less": _ufunc(np.less),
-    "less_equal": _ufunc(np.less_equal),
-    "greater": _ufunc(np.greater),
-    "greater_equal": _ufunc(np.greater_equal),
     "both": _ufunc(np.logical_and),
     "either": _ufunc(np.logical_or),
     "not": _ufunc(np.logical_not),
@@ -128,29 +116,19 @@ KERNELS: Final[dict[str, Kernel]] = {
 ValidityKernel = Callable[[tuple[Operand, ...], tuple[Valid, ...], Array], Valid]
 
 
-def _and(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
-    """Kleene's logic: false and null is false."""
-    # The value under a null is arbitrary. It does not matter if the other side decides.
-    np.logical_and(args[0], args[1], out=out)
-    return _decided(args, valids, False)
+def _kleene(function: Callable[..., Any], deciding: bool) -> ValidityKernel:
+    """Kleene's logic: false and null is false, true or null is true."""
 
+    def kernel(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
+        # The value under a null is arbitrary. It does not matter if the other side decides.
+        function(*args, out=out)
+        if valids[0] is None and valids[1] is None:
+            return None
+        left, right = (np.True_ if known is None else known for known in valids)
+        valid: Array = (left & right) | (left & (args[0] == deciding)) | (right & (args[1] == deciding))
+        return valid
 
-def _or(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
-    """Kleene's logic: true or null is true."""
-    np.logical_or(args[0], args[1], out=out)
-    return _decided(args, valids, True)
-
-
-def _decided(args: tuple[Operand, ...], valids: tuple[Valid, ...], deciding: bool) -> Valid:
-    left, right = valids
-    if left is None and right is None:
-        return None
-    known_left = np.True_ if left is None else left
-    known_right = np.True_ if right is None else right
-    decides_left = known_left & (args[0] == deciding)
-    decides_right = known_right & (args[1] == deciding)
-    valid: Array = (known_left & known_right) | decides_left | decides_right
-    return valid
+    return kernel
 
 
 def _choose(condition: Operand, yes: Operand, no: Operand, out: Array) -> None:
@@ -219,8 +197,8 @@ def both(left: Valid, right: Valid) -> Valid:
 
 
 VALIDITY: Final[dict[str, ValidityKernel]] = {
-    "and": _and,
-    "or": _or,
+    "and": _kleene(np.logical_and, False),
+    "or": _kleene(np.logical_or, True),
     "fill": _fill,
     "is_null": _is_null,
     "is_not_null": _is_not_null,
