@@ -123,12 +123,12 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
     if expr.engine == "arrow":
         return arrow_type(expr.source, expr.columns, schema)
     text = expr.json()
-    for part in polars_tree.cast_to_temporal(text):
+    for part in polars_tree.cast_to(text, *polars_tree.TEMPORAL):
         if pa.types.is_string(polars_type(part.expr, part.text, schema, part.columns)):
             raise PlanError(
                 f"{expr!r} guesses a format from the first text of a chunk: take str.to_date(format)"
             )
-    for part in polars_tree.cast_to_struct(text):
+    for part in polars_tree.cast_to(text, "Struct"):
         found = polars_type(part.expr, part.text, schema, part.columns)
         if not (pa.types.is_nested(found) or pa.types.is_null(found)):
             raise PlanError(
@@ -149,7 +149,7 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
 def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
     """Returns `expr`, which yields `type`, in the form that its engine runs: chunk borders then change no value."""
     if expr.engine == "arrow":
-        data = repaired(bytes(expr.serialised()))  # type: ignore[arg-type]
+        data = repaired(bytes(expr.form))  # type: ignore[arg-type]
         return expr if data is None else Expr("arrow", arrow_tree.deserialise(data), expr.name, expr.columns)
     text = polars_tree.spread(expr.json())
     source = None if text is None else polars_tree.deserialise(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 from typing import Literal as Choice
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.expr.parse import arrow_tree, lifted, polars_tree
-from arrowflow.expr.parse.lifted import Text, dumps, loads, pieces
+from arrowflow.expr.parse.lifted import Json, Text, dumps, items, loads, pieces
 from arrowflow.expr.parse.tree import Column, Node, column_names
 from arrowflow.expr.run.foreign import empty_frame, evaluate_empty
 from arrowflow.lazy import compute as pc
@@ -32,7 +32,7 @@ class Expr:
         source: The expression as the user wrote it.
         name: The name of its output; None if the name is not known (pyarrow's calls, selectors).
         columns: The columns that it reads, sorted. The columns of a selector are unknown before `expand`.
-        form: The serialised form of `source`, if it is there already.
+        form: The engine's own serialised form of `source`, from which `tree` reads; made if it is not given.
 
     Examples:
         >>> import polars as pl
@@ -45,40 +45,33 @@ class Expr:
     source: Source
     name: str | None
     columns: tuple[str, ...]
-    form: InitVar[str | bytes | None] = None
-    _serialised: str | bytes = field(init=False, repr=False)
+    form: str | bytes = field(default="", repr=False)
 
-    def __post_init__(self, form: str | bytes | None) -> None:
+    def __post_init__(self) -> None:
         # This happens once: a plan is compiled several times while rules rewrite it, and reads this value hundreds of
         # times. That of a million keys takes 0.1 s.
-        if form is None:
+        if not self.form:
             form = (polars_tree if self.engine == "polars" else arrow_tree).serialise(self.source)
-        object.__setattr__(self, "_serialised", form)
-
-    def serialised(self) -> str | bytes:
-        """Returns the engine's own serialised form, from which `tree` reads."""
-        return self._serialised
+            object.__setattr__(self, "form", form)
 
     def json(self) -> str:
         """Returns the JSON form of an expression of Polars; see `lifted`."""
-        assert isinstance(self._serialised, str)
-        return self._serialised
+        assert isinstance(self.form, str)
+        return self.form
 
     def tree(self) -> Node:
         """Returns the library's own form of the expression."""
-        data = self.serialised()
-        return polars_tree.read(data) if isinstance(data, str) else arrow_tree.read(data)
+        return polars_tree.read(self.form) if isinstance(self.form, str) else arrow_tree.read(self.form)
 
     def digest(self) -> str:
         """Returns a stable text of the expression, equal for equal expressions in every process."""
-        data = self.serialised()
         # JSON has no NaN and no infinity; the expression's text has.
-        more = str(self.source) if isinstance(data, str) and '"Float":null' in data else ""
-        return f"{self.engine}:{_digest(data, more)}"
+        more = str(self.source) if isinstance(self.form, str) and '"Float":null' in self.form else ""
+        return f"{self.engine}:{_digest(self.form, more)}"
 
     def key(self) -> str:
         """Returns a text that is equal for equal expressions of one process; a digest of a million keys takes 0.1 s."""
-        return self.json() if isinstance(self._serialised, Text) else self.digest()
+        return self.form if isinstance(self.form, Text) else self.digest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expr) and (self.name, self.key()) == (other.name, other.key())
@@ -89,10 +82,8 @@ class Expr:
     @property
     def column(self) -> str | None:
         """The name of the column that the expression is, and nothing else; None of others, and of selectors."""
-        is_short = (
-            len(self.serialised()) < 1_000
-        )  # a mapping of a column has its name, too, and perhaps a million keys
-        tree = self.tree() if is_short and self.columns == (self.name,) else None
+        # A mapping of a column has its name, too, and perhaps a million keys.
+        tree = self.tree() if len(self.form) < 1_000 and self.columns == (self.name,) else None
         return tree.name if isinstance(tree, Column) else None
 
     def __repr__(self) -> str:
@@ -154,22 +145,24 @@ def parse_many(value: object, *, operator: str, allow_name: bool = False) -> lis
 
 
 def _parse_polars(value: pl.Expr) -> Expr:
-    if hasattr(
-        value, "otherwise"
-    ):  # Polars 1.35 cannot unpickle a `when` without this call, which changes no value
-        value = value.otherwise(None)
+    if hasattr(value, "otherwise"):
+        value = value.otherwise(
+            None
+        )  # Polars 1.35 cannot unpickle a `when` without this call, which changes no value
     text = polars_tree.serialise(value)
-    kinds = _kinds(loads(text))
+    kinds = {kind for kind, _ in items(loads(text))}
     if "SelectFields" in kinds:
         raise PlanError(
             "`struct.unnest`, and `struct.field` of several fields, make several columns of one expression; write one "
             'expression for each field, as in pl.col("…").struct.field("a"), pl.col("…").struct.field("b")'
         )
     _refuse(polars_tree.check(text), value)
-    name = value.meta.output_name(raise_if_undetermined=False)
-    selects = "Selector" in kinds
-    columns = () if selects else column_names(polars_tree.read(text))
-    return Expr("polars", value, None if selects else name, columns, text)
+    return Expr("polars", value, None, (), text) if "Selector" in kinds else _named(value, text)
+
+
+def _named(source: pl.Expr, text: str) -> Expr:
+    name = source.meta.output_name(raise_if_undetermined=False)
+    return Expr("polars", source, name, column_names(polars_tree.read(text)), text)
 
 
 def _parse_arrow(value: pc.Expression) -> Expr:
@@ -205,67 +198,28 @@ def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
         return [expr]
     text = expr.json()
     tree = loads(text)
-    selectors = {dumps(part) for part in _selectors(tree)}
+    selectors = {dumps({kind: body}) for kind, body in items(tree) if kind == "Selector"}
     if not selectors:
         return [expr]
     frame = empty_frame(schema)
     expected = evaluate_empty(expr.source, frame)
-    chosen = {part: _chosen(part, frame) for part in selectors}
-    parts = (
-        [_replaced(tree, chosen, index) for index in range(len(expected))]
-        if _aligned(chosen, expected)
-        else []
-    )
+    chosen = {part: frame.select(polars_tree.deserialise(part)).columns for part in selectors}
+    aligned = all(len(names) == len(expected) for names in chosen.values())
+    parts = [_replaced(tree, chosen, index) for index in range(len(expected))] if aligned else []
     resolved = [polars_tree.deserialise(dumps(part)) for part in parts]
-    single = [_resolved(part) for part in resolved if part is not None]
+    single = [_named(part, polars_tree.serialise(part)) for part in resolved if part is not None]
     found = evaluate_empty([part.source for part in single], frame)
     if list(found.items()) == list(expected.items()):
         return single
     if len(expected) == 1:  # selectors among the arguments of one function, as in pl.max_horizontal(pl.all())
-        columns = {name for names in chosen.values() for name in names} | set(
-            column_names(polars_tree.read(text))
-        )
+        columns = set(column_names(polars_tree.read(text))).union(*chosen.values())
         return [Expr("polars", expr.source, next(iter(expected)), tuple(sorted(columns)))]
     raise PlanError(f"write one expression for each column instead of {_shown(expr.source)}")
 
 
-def _resolved(source: pl.Expr) -> Expr:
-    name = source.meta.output_name(raise_if_undetermined=False)
-    text = polars_tree.serialise(source)
-    return Expr("polars", source, name, column_names(polars_tree.read(text)), text)
-
-
-def _aligned(chosen: dict[str, tuple[str, ...]], expected: pl.Schema) -> bool:
-    return all(len(names) == len(expected) for names in chosen.values())
-
-
-def _chosen(selector: str, frame: pl.DataFrame) -> tuple[str, ...]:
-    source = polars_tree.deserialise(selector)
-    assert source is not None
-    return tuple(frame.select(source).columns)
-
-
-def _selectors(node: object) -> Iterable[dict[str, object]]:
-    if isinstance(node, dict):
-        if "Selector" in node:
-            yield node
-        else:
-            for part in node.values():
-                yield from _selectors(part)
-    elif isinstance(node, list):
-        for part in node:
-            yield from _selectors(part)
-
-
-def _replaced(node: object, chosen: dict[str, tuple[str, ...]], index: int) -> object:
+def _replaced(node: Json, chosen: dict[str, list[str]], index: int) -> Json:
     if isinstance(node, dict):
         if "Selector" in node:
             return {"Column": chosen[dumps(node)][index]}
         return {key: _replaced(part, chosen, index) for key, part in node.items()}
     return [_replaced(part, chosen, index) for part in node] if isinstance(node, list) else node
-
-
-def _kinds(node: object) -> set[str]:
-    if isinstance(node, dict):
-        return set(node).union(*(_kinds(part) for part in node.values()))
-    return set().union(*(_kinds(part) for part in node)) if isinstance(node, list) else set()

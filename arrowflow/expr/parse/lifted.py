@@ -279,9 +279,34 @@ def loads(text: str) -> Json:
 
 def dumps(tree: Json) -> str:
     """Returns the JSON form of a tree, spelled as Polars spells it: an expression and its tree are then one question."""
-    constants: dict[str, Constant] = {name: name for name in _constants(tree)}
+    constants: dict[str, Constant] = {part: part for _, part in items(tree) if isinstance(part, Constant)}
     text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False)
     return _text(text, constants) if constants else text
+
+
+def items(tree: Json, *, evaluated: bool = True) -> Iterator[tuple[str, Json]]:
+    """Yields the keys and values of all nodes, parents first; `evaluated` is for nodes that run inside of lists and structs."""
+    if isinstance(tree, dict):
+        for key, part in tree.items():
+            yield key, part
+            if evaluated or key != "evaluation":
+                yield from items(part, evaluated=evaluated)
+    elif isinstance(tree, list):
+        for part in tree:
+            yield from items(part, evaluated=evaluated)
+
+
+def words(tree: Json) -> Iterator[str]:
+    """Yields all keys and bare names of a tree."""
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, dict):
+        for key, part in tree.items():
+            yield key
+            yield from words(part)
+    elif isinstance(tree, list):
+        for part in tree:
+            yield from words(part)
 
 
 def _text(value: str, constants: Mapping[str, Constant]) -> Text:
@@ -292,14 +317,6 @@ def _text(value: str, constants: Mapping[str, Constant]) -> Text:
 
 def _quoted(name: str) -> str:
     return f'"{name}"'
-
-
-def _constants(node: Json) -> Iterator[Constant]:
-    if isinstance(node, Constant):
-        yield node
-    elif isinstance(node, dict | list):
-        for part in node.values() if isinstance(node, dict) else node:
-            yield from _constants(part)
 
 
 _SHOWN: Final = re.compile(rf'\.alias\("{OWN}([^"]*)"\)')

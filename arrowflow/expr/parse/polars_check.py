@@ -7,51 +7,19 @@ listed here pass. Names are the names in Polars' own serialisation, of the oldes
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
-from arrowflow.expr.parse.lifted import OwnFunction
+from arrowflow.expr.parse.lifted import Json, OwnFunction, words
 
-Json = Any
-
-_TOP: Final = frozenset(
-    [
-        "Abs",
-        "Negate",
-        "Sign",
-        "Atan2",
-        "Clip",
-        "Round",
-        "RoundSF",
-        "Floor",
-        "Ceil",
-        "Truncate",
-        "Exp",
-        "Log",
-        "Log1p",
-        "Erf",
-        "Erfc",
-        "FillNull",
-        "Coalesce",
-        "MinHorizontal",
-        "MaxHorizontal",
-        "SumHorizontal",
-        "MeanHorizontal",
-        "ToPhysical",
-        "Reinterpret",
-        "Replace",
-        "ReplaceStrict",
-        "Hash",
-        "AsStruct",
-        "RepeatBy",
-        "Cut",
-        "Bin",
-    ]
-)
+# The functions that each family allows; those without a family come first.
 _FAMILIES: Final = {
+    "": "Abs Negate Sign Atan2 Clip Round RoundSF Floor Ceil Truncate Exp Log Log1p Erf Erfc FillNull"
+    " Coalesce MinHorizontal MaxHorizontal SumHorizontal MeanHorizontal ToPhysical Reinterpret"
+    " Replace ReplaceStrict Hash AsStruct RepeatBy Cut Bin",
     "Pow": "Generic Sqrt Cbrt",
     "Trigonometry": "Cos Cot Sin Tan ArcCos ArcSin ArcTan Cosh Sinh Tanh ArcCosh ArcSinh ArcTanh Degrees Radians",
     "Bitwise": "CountOnes CountZeros LeadingOnes LeadingZeros TrailingOnes TrailingZeros",
@@ -139,10 +107,6 @@ def _describe(kind: str, body: Json) -> str:
     return "a Python function" if kind == "AnonymousFunction" else f"`{kind.lower()}`"
 
 
-def _leaf(body: Json) -> Iterator[str]:
-    return iter(())
-
-
 def _literal(body: Json) -> Iterator[str]:
     if isinstance(body, dict) and "Series" in body:
         yield "a whole Series as a literal"
@@ -155,18 +119,13 @@ def _cast(body: Json) -> Iterator[str]:
         yield "a cast to a type that is computed"
     elif isinstance(target, dict) and "Categorical" in target:
         yield "a cast to Categorical (its codes depend on the data; take pl.Enum or pl.String)"
-    if target == "String" or (isinstance(target, dict) and "Enum" in target):
-        yield from _faults(_texts_of_cut(body["expr"]))
-    else:
-        yield from _faults(body["expr"])
-
-
-def _texts_of_cut(node: Json) -> Json:
-    """Returns what is cut to intervals, if the texts of these are all that is read of `node`; else `node`."""
-    match node:
-        case {"Function": {"input": [value], "function": {"Cut": {"include_breaks": False}}}}:
-            return value
-    return node
+    are_texts = target == "String" or (isinstance(target, dict) and "Enum" in target)
+    match body["expr"]:
+        # The texts of the intervals are all that is read of them.
+        case {"Function": {"input": [value], "function": {"Cut": {"include_breaks": False}}}} if are_texts:
+            yield from _faults(value)
+        case node:
+            yield from _faults(node)
 
 
 def _has_breaks(settings: Json) -> bool:
@@ -184,16 +143,15 @@ def _cuts_to_enum() -> bool:
         return isinstance(pl.Series([0.0]).cut([1.0]).dtype, pl.Enum)
 
 
+def _all(*nodes: Json) -> Iterator[str]:
+    for node in nodes:
+        yield from _faults(node)
+
+
 def _binary(body: Json) -> Iterator[str]:
     if body["op"] not in _OPERATORS:
         yield f"the operator `{body['op']}`"
-    yield from _faults(body["left"])
-    yield from _faults(body["right"])
-
-
-def _ternary(body: Json) -> Iterator[str]:
-    for part in ("predicate", "truthy", "falsy"):
-        yield from _faults(body[part])
+    yield from _all(body["left"], body["right"])
 
 
 def _rename(body: Json) -> Iterator[str]:
@@ -214,15 +172,9 @@ def _eval(body: Json) -> Iterator[str]:
     ):
         yield "`cumulative_eval`"
     yield from _faults(body["expr"])
-    for key in _keys(body["evaluation"]):
-        if key in _NEVER:
-            yield f"`{key}` inside `eval`"
-
-
-def _struct_eval(body: Json) -> Iterator[str]:
-    yield from _faults(body["expr"])
-    for part in body["evaluation"]:
-        yield from _faults(part)
+    for word in words(body["evaluation"]):
+        if word in _NEVER:
+            yield f"`{word}` inside `eval`"
 
 
 def _python(body: Json) -> Iterator[str]:
@@ -230,19 +182,6 @@ def _python(body: Json) -> Iterator[str]:
         yield _describe("AnonymousFunction", body)
     else:
         yield from _faults(body["input"][0])  # after it come constants
-
-
-def _keys(node: Json) -> Iterator[str]:
-    """Every key and bare name in `node` and its children."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield key
-            yield from _keys(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _keys(value)
-    elif isinstance(node, str):
-        yield node
 
 
 def function_path(function: Json) -> tuple[str, str, Json]:
@@ -258,15 +197,14 @@ def function_path(function: Json) -> tuple[str, str, Json]:
     if name not in _ALLOWED:
         return "", name, body
     if isinstance(body, dict):
-        ((inner, settings),) = list(body.items())[:1]
+        inner, settings = next(iter(body.items()))
         return name, inner, settings
     return name, str(body), None
 
 
 def _function(body: Json) -> Iterator[str]:
     family, name, settings = function_path(body["function"])
-    allowed = _ALLOWED[family] if family else _TOP
-    if name not in allowed:
+    if name not in _ALLOWED[family]:
         yield f"`{name.lower()}`"
     elif name == "Strptime" and settings[1]["format"] is None:
         yield "parsing text without `format=` (it is guessed from the first values)"
@@ -274,14 +212,13 @@ def _function(body: Json) -> Iterator[str]:
         yield "bins whose borders depend on the values (take `bin_intervals` with a list of borders)"
     elif name == "Cut" and not _cuts_to_enum():
         yield "`cut` to a Categorical (its codes depend on the data; add `.cast(pl.String)` or `.cast(pl.Enum([…]))`)"
-    args = list(body["input"])
+    args = body["input"]
     first, last = _CONSTANTS.get((family, name), (0, 0))
     for arg in args[first:last]:
         if not _is_constant(arg):
             hint = " (for a list column, take `list.contains`)" if name == "IsIn" else ""
             yield f"`{_SPELLED.get(name, name.lower())}` of another expression{hint}"
-    for arg in args[:first] + args[last:]:
-        yield from _faults(arg)
+    yield from _all(*args[:first], *args[last:])
 
 
 # Every row sees all values of these arguments: sets, mappings, and holidays.
@@ -317,20 +254,18 @@ def is_literal_list(node: Json) -> bool:
     return "Literal" in inner or (isinstance(inner.get("input"), dict) and "Literal" in inner["input"])
 
 
-_VISITORS: Final = {
-    "Column": _leaf,
-    "Field": _leaf,
-    "Selector": _leaf,
+_VISITORS: Final[dict[str, Callable[[Json], Iterator[str]]]] = {
+    **dict.fromkeys(("Column", "Field", "Selector"), lambda body: iter(())),
     "Literal": _literal,
     "Alias": lambda body: _faults(body[0]),
     "KeepName": _faults,
     "RenameAlias": _rename,
     "Cast": _cast,
     "BinaryExpr": _binary,
-    "Ternary": _ternary,
+    "Ternary": lambda body: _all(body["predicate"], body["truthy"], body["falsy"]),
     "Function": _function,
     "Agg": _agg,
     "AnonymousFunction": _python,
     "Eval": _eval,
-    "StructEval": _struct_eval,
+    "StructEval": lambda body: _all(body["expr"], *body["evaluation"]),
 }

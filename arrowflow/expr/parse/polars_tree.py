@@ -9,21 +9,29 @@ import decimal
 import io
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.expr.parse.lifted import constant_series, dumps, like, loads, serialised, whole
+from arrowflow.expr.parse.lifted import (
+    Json,
+    constant_series,
+    dumps,
+    items,
+    like,
+    loads,
+    serialised,
+    whole,
+    words,
+)
 from arrowflow.expr.parse.many import many_values
 from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
 from arrowflow.types import convert, exact_values, normalise
-
-Json = Any
 
 _OPERATORS: Final = {
     "Eq": "equal",
@@ -173,9 +181,6 @@ def _every_other() -> str:
     return serialise(pl.int_range(pl.len()) % 2 == 0)
 
 
-_TEMPORAL: Final = frozenset(("Date", "Datetime", "Time", "Duration"))
-
-
 class Subexpression(NamedTuple):
     """A part of an expression, which can be evaluated alone.
 
@@ -190,24 +195,15 @@ class Subexpression(NamedTuple):
     columns: tuple[str, ...]
 
 
-@lru_cache(maxsize=1024)
-def cast_to_temporal(text: str) -> tuple[Subexpression, ...]:
-    """Returns the parts that the expression with the JSON form `text` casts to temporal types."""
-    casts = (body for kind, body in _nodes(loads(text)) if kind == "Cast")
-    return _parts(
-        body["expr"] for body in casts if _kinds(body["dtype"]) & _TEMPORAL and _roots(body["expr"])
-    )
+TEMPORAL: Final = ("Date", "Datetime", "Time", "Duration")
 
 
 @lru_cache(maxsize=1024)
-def cast_to_struct(text: str) -> tuple[Subexpression, ...]:
-    """Returns the parts that the expression with the JSON form `text` casts to structs."""
-    casts = (body for kind, body in _nodes(loads(text)) if kind == "Cast")
-    return _parts(
-        body["expr"]
-        for body in casts
-        if "Struct" in _kinds(body["dtype"].get("Literal")) and _roots(body["expr"])
-    )
+def cast_to(text: str, *types: str) -> tuple[Subexpression, ...]:
+    """Returns the parts that the expression with the JSON form `text` casts to types that have one of these names in them."""
+    casts = (body for kind, body in items(loads(text), evaluated=False) if kind == "Cast")
+    found = (body["expr"] for body in casts if not set(types).isdisjoint(words(body["dtype"])))
+    return _parts(node for node in found if _roots(node))
 
 
 @lru_cache(maxsize=1024)
@@ -215,7 +211,8 @@ def own_calls(text: str) -> tuple[tuple[Call, Subexpression], ...]:
     """Returns the calls of this library's own functions in an expression, and what each of them is given."""
     if '"AnonymousFunction"' not in text:
         return ()
-    found = [{kind: body} for kind, body in _nodes(loads(text)) if kind == "AnonymousFunction"]
+    nodes = items(loads(text), evaluated=False)
+    found = [{kind: body} for kind, body in nodes if kind == "AnonymousFunction"]
     calls = [node for node in map(_read, found) if isinstance(node, Call)]
     given = _parts(node["AnonymousFunction"]["input"][0] for node in found)
     return tuple(zip(calls, given, strict=True))
@@ -228,26 +225,15 @@ def choices(text: str) -> tuple[Subexpression, ...]:
         return ()
     # Polars writes NaN and infinity as null, but cannot read this null. Any other float has the same type.
     text = like(text, text.replace('{"Dyn":{"Float":null}}', '{"Dyn":{"Float":0.5}}'))
-    found = ({kind: body} for kind, body in _nodes(loads(text)) if _chooses(kind, body))
-    return _parts(node for node in found if {"Ternary", "Dyn"} <= _kinds(node))
+    nodes = items(loads(text), evaluated=False)
+    found = ({kind: body} for kind, body in nodes if _chooses(kind, body))
+    return _parts(node for node in found if {"Ternary", "Dyn"} <= set(words(node)))
 
 
 def _chooses(kind: str, body: Json) -> bool:
     if kind == "Ternary":
-        return "Field" not in _kinds(body)  # a field of a struct, which the node around it knows
+        return "Field" not in words(body)  # a field of a struct, which the node around it knows
     return kind == "StructEval" or (kind == "Function" and body["function"] == {"StructExpr": "WithFields"})
-
-
-def _nodes(node: Json) -> Iterator[tuple[str, Json]]:
-    """Yields the kinds and bodies of all nodes, except for nodes that are evaluated inside of lists and structs."""
-    if isinstance(node, dict):
-        for key, part in node.items():
-            yield key, part
-            if key != "evaluation":
-                yield from _nodes(part)
-    elif isinstance(node, list):
-        for part in node:
-            yield from _nodes(part)
 
 
 def _parts(nodes: Iterable[Json]) -> tuple[Subexpression, ...]:
@@ -272,9 +258,7 @@ def _read(node: Json) -> Node:
         return _read(body if kind == "KeepName" else body["expr"])
     if kind == "Cast":
         folded = _folded(node)
-        if folded is not None:
-            return folded
-        return Call("cast", (_read(body["expr"]),), _rest(body, "expr", "dtype"), dumps(node))
+        return folded or Call("cast", (_read(body["expr"]),), _rest(body, "expr", "dtype"), dumps(node))
     if kind == "BinaryExpr" and body["op"] in _OPERATORS:
         sides = (_read(body["left"]), _read(body["right"]))
         return Call(_OPERATORS[body["op"]], sides, _rest(body, "left", "op", "right"), dumps(node))
@@ -282,16 +266,10 @@ def _read(node: Json) -> Node:
         parts = ("predicate", "truthy", "falsy")
         args = tuple(_read(body[part]) for part in parts)
         return Call("if_else", args, _rest(body, *parts), dumps(node))
-    if kind == "AnonymousFunction":
-        return _read_own(node, body)
+    if kind == "AnonymousFunction":  # of this library's own; `check` refuses all others
+        value, *constants = body["input"]
+        return Call(body["function"], (_read(value), *map(_read_literal, constants)), (), dumps(node))
     return _read_function(node, body) if kind == "Function" else _opaque(node)
-
-
-def _read_own(node: Json, body: Json) -> Node:
-    """A function of this library's own, with its constants; `check` refuses all others."""
-    value, *constants = body["input"]
-    args = (_read(value), *map(_read_literal, constants))
-    return Call(body["function"], args, (), dumps(node))
 
 
 def _rest(body: Json, *read: str) -> tuple[tuple[str, object], ...]:
@@ -318,7 +296,7 @@ def _folded(node: Json) -> Literal | None:
 
 
 def _is_constant(node: Json) -> bool:
-    return not _roots(node) and not _kinds(node) & {"Series", "Selector", "Element", "Field"}
+    return not _roots(node) and {"Series", "Selector", "Element", "Field"}.isdisjoint(words(node))
 
 
 def value_of(node: Json) -> pl.Series | None:
@@ -346,17 +324,8 @@ def _constant(node: Json, *, is_set: bool = False) -> Literal | None:
     return Literal(exact_values(convert(found, type))[0] if many is None else many, type)
 
 
-def _kinds(node: Json) -> set[str]:
-    if isinstance(node, dict):
-        return set(node).union(*(_kinds(part) for part in node.values()))
-    if isinstance(node, list):
-        return set().union(*(_kinds(part) for part in node))
-    return {node} if isinstance(node, str) else set()
-
-
 def _opaque(node: Json) -> Node:
-    names = sorted(set(_roots(node)))
-    return Call("polars:opaque", tuple(Column(name) for name in names), (), dumps(node))
+    return Call("polars:opaque", tuple(map(Column, sorted(set(_roots(node))))), (), dumps(node))
 
 
 def _roots(node: Json) -> list[str]:
