@@ -20,7 +20,7 @@ from arrowflow.expr.own.replaced import Replaced
 from arrowflow.expr.parse import arrow_tree, polars_tree
 from arrowflow.expr.parse.expression import Expr, expand, parse_expression
 from arrowflow.expr.parse.lifted import OWN
-from arrowflow.expr.parse.long_mapping import long_mapping
+from arrowflow.expr.parse.long_constants import long_mapping
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, Unsupported
 from arrowflow.expr.run.eager import Casting, Filling, FillingCodes, Stacking
 from arrowflow.expr.run.foreign import (

@@ -203,7 +203,7 @@ def cast_to(text: str, *types: str) -> tuple[Subexpression, ...]:
     """Returns the parts that the expression with the JSON form `text` casts to types that have one of these names in them."""
     casts = (body for kind, body in items(loads(text), evaluated=False) if kind == "Cast")
     found = (body["expr"] for body in casts if not set(types).isdisjoint(words(body["dtype"])))
-    return _parts(node for node in found if _roots(node))
+    return parts(node for node in found if _roots(node))
 
 
 @lru_cache(maxsize=1024)
@@ -214,7 +214,7 @@ def own_calls(text: str) -> tuple[tuple[Call, Subexpression], ...]:
     nodes = items(loads(text), evaluated=False)
     found = [{kind: body} for kind, body in nodes if kind == "AnonymousFunction"]
     calls = [node for node in map(_read, found) if isinstance(node, Call)]
-    given = _parts(node["AnonymousFunction"]["input"][0] for node in found)
+    given = parts(node["AnonymousFunction"]["input"][0] for node in found)
     return tuple(zip(calls, given, strict=True))
 
 
@@ -227,7 +227,7 @@ def choices(text: str) -> tuple[Subexpression, ...]:
     text = like(text, text.replace('{"Dyn":{"Float":null}}', '{"Dyn":{"Float":0.5}}'))
     nodes = items(loads(text), evaluated=False)
     found = ({kind: body} for kind, body in nodes if _chooses(kind, body))
-    return _parts(node for node in found if {"Ternary", "Dyn"} <= set(words(node)))
+    return parts(node for node in found if {"Ternary", "Dyn"} <= set(words(node)))
 
 
 def _chooses(kind: str, body: Json) -> bool:
@@ -236,12 +236,39 @@ def _chooses(kind: str, body: Json) -> bool:
     return kind == "StructEval" or (kind == "Function" and body["function"] == {"StructExpr": "WithFields"})
 
 
-def _parts(nodes: Iterable[Json]) -> tuple[Subexpression, ...]:
+def parts(nodes: Iterable[Json]) -> tuple[Subexpression, ...]:
+    """Returns the nodes that JSON can express, each as an expression of its own."""
     texts = [dumps(node) for node in nodes]
     found = ((deserialise(text), text) for text in texts)
     return tuple(
         Subexpression(expr, text, column_names(read(text))) for expr, text in found if expr is not None
     )
+
+
+def struct_fields(text: str) -> dict[str, frozenset[str]]:
+    """Returns the columns of which the expression with the JSON form `text` reads single fields alone, with the fields.
+
+    Examples:
+        >>> struct_fields(serialise(pl.col("s").struct.field("a") + pl.col("x")))
+        {'s': frozenset({'a'})}
+    """
+    found: dict[str, frozenset[str]] = {}
+    whole: set[str] = set()
+    _find_fields(loads(text), found, whole)
+    return {column: fields for column, fields in found.items() if column not in whole}
+
+
+def _find_fields(node: Json, found: dict[str, frozenset[str]], whole: set[str]) -> None:
+    match node:
+        case {
+            "Function": {"input": [{"Column": column}], "function": {"StructExpr": {"FieldByName": field}}}
+        }:
+            found[column] = found.get(column, frozenset()) | {field}
+        case {"Column": column}:
+            whole.add(column)
+        case dict() | list():
+            for part in node.values() if isinstance(node, dict) else node:
+                _find_fields(part, found, whole)
 
 
 def _read(node: Json) -> Node:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.parse.arrow_tree import shown
 from arrowflow.expr.parse.lifted import Text
-from arrowflow.expr.parse.struct_fields import struct_fields
+from arrowflow.expr.parse.polars_tree import struct_fields
 from arrowflow.lazy import compute as pc
 from arrowflow.types import (
     WITHOUT_ARRAYS,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from arrowflow.expr.own.members import MIN_KEYS, Members
 from arrowflow.expr.parse.expression import Expr
-from arrowflow.expr.parse.long_sets import LongSet, long_sets, without
+from arrowflow.expr.parse.long_constants import LongSet, long_sets, without
 from arrowflow.expr.parse.polars_tree import read
 from arrowflow.expr.parse.tree import Column
 from arrowflow.expr.run.foreign import polars_type, run_polars

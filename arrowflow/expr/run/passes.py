@@ -11,7 +11,7 @@ import pyarrow as pa
 from arrowflow.expr.compile.graph import Graph, Op
 from arrowflow.expr.compile.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
 from arrowflow.expr.parse.expression import Expr
-from arrowflow.expr.parse.struct_fields import struct_fields
+from arrowflow.expr.parse.polars_tree import struct_fields
 from arrowflow.expr.run.blocks import BlockPlan
 from arrowflow.expr.run.columns import RowBlock, retyped, source
 from arrowflow.expr.run.foreign import run_arrow, run_polars
