@@ -11,17 +11,17 @@ from __future__ import annotations
 import datetime
 import math
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.compile.lowering import decimal_digits, exact_number, require, stored_integer
 from arrowflow.expr.parse.expression import Expr
-from arrowflow.expr.parse.many import ManyTexts
+from arrowflow.expr.parse.many import ManyTexts, any_between
 from arrowflow.expr.parse.tree import (
     BETWEEN,
     COMPARISONS,
@@ -103,8 +103,8 @@ class _Reader:
 
     def test(self, node: Node) -> Test | None:
         """Returns the test of `node`, None if statistics say nothing about it."""
-        if isinstance(node, Column):
-            return self._flag(node.name)
+        if self._is_known(node) and pa.types.is_boolean(self.schema.field(node.name).type):
+            return self._bounds("equal", node.name, [True])
         if not isinstance(node, Call) or node.function not in RULES:
             return None
         try:
@@ -112,29 +112,22 @@ class _Reader:
         except Unsupported:
             return None
 
+    def _is_known(self, node: Node) -> TypeGuard[Column]:
+        return isinstance(node, Column) and self.schema.get_field_index(node.name) >= 0
+
     def logic(self, call: Call, left: Node, right: Node) -> Test | None:
-        """Returns the test of and, or."""
         return _combined(call.function == "and", [self.test(left), self.test(right)])
 
     def negation(self, _: Call, value: Node) -> Test | None:
-        """Returns the test of not."""
         inner = self.test(value)
         return None if inner is None else lambda statistics, rows: _swapped(inner(statistics, rows))
 
     def between(self, _: Call, value: Node, low: Node, high: Node, *, closed: str) -> Test | None:
-        """Returns the test of lying in an interval."""
         require(closed in BETWEEN)
         above, below = BETWEEN[closed]
         return _combined(True, [self.test(Call(above, (value, low))), self.test(Call(below, (value, high)))])
 
-    def _flag(self, name: str) -> Test | None:
-        """A boolean column by itself."""
-        if self.schema.get_field_index(name) < 0 or not pa.types.is_boolean(self.schema.field(name).type):
-            return None
-        return self._bounds("equal", name, [True])
-
     def null_test(self, call: Call, column: Node, *, nan_is_null: bool = False) -> Test | None:
-        """Returns the test of being null, or of not being null."""
         if not isinstance(column, Column) or nan_is_null:
             return None
 
@@ -147,15 +140,10 @@ class _Reader:
         return test
 
     def comparison(self, call: Call, left: Node, right: Node) -> Test | None:
-        """Returns the test of `==`, `!=`, `<`, `<=`, `>` and `>=`."""
         function = call.function
         if isinstance(left, Literal):
             left, right, function = right, left, MIRRORED[function]
-        if (
-            not isinstance(left, Column)
-            or not isinstance(right, Literal)
-            or self.schema.get_field_index(left.name) < 0
-        ):
+        if not self._is_known(left) or not isinstance(right, Literal):
             return None
         values = self._comparable(right, self.schema.field(left.name).type)
         return self._bounds(function, left.name, values) if values else None
@@ -174,23 +162,24 @@ class _Reader:
         del nulls_equal, null_matching_behavior  # a list with a null is not understood anyway
         values = value_set if values is None else values
         if (
-            not isinstance(column, Column)
+            not self._is_known(column)
             or not isinstance(values, Literal)
             or not isinstance(values.value, list | array | ManyTexts)
             or values.type is None
-            or self.schema.get_field_index(column.name) < 0
         ):
             return None
         own = self.schema.field(column.name).type
-        if isinstance(values.value, ManyTexts):
-            return self._among_texts(column.name, values.value)
+        given = values.value
+        if isinstance(given, ManyTexts):
+            unknown = given.series.null_count() or not self._comparable(Literal(given.type(), None), own)
+            return None if unknown else self._among(column.name, given.any_between)
         try:
-            given = values.value if isinstance(values.value, array) else sorted(values.value)
-            keys = self._comparable_keys(given, values.type.value_type, own)
-            keys = keys if keys is given else sorted(keys)
+            ordered = given if isinstance(given, array) else sorted(given)
+            keys = self._comparable_keys(ordered, values.type.value_type, own)
+            keys = keys if keys is ordered else sorted(keys)
         except TypeError:  # texts among bytes, or a null
             return None
-        return self._among(column.name, keys) if keys else None
+        return self._among(column.name, partial(any_between, keys)) if keys else None
 
     def _comparable_keys(self, values: Sequence[Any], given: pa.DataType, own: pa.DataType) -> Sequence[Any]:
         """The values with which the engine may compare a column of type `own` for a sorted list; empty if one is unknown."""
@@ -219,31 +208,9 @@ class _Reader:
         found: list[float] = np.concatenate([wide, narrow]).tolist()
         return found
 
-    def _among(self, name: str, keys: Sequence[Any]) -> Test:
-        """The test of being one of the sorted `keys`. A null may be in no list, pyarrow says."""
-
-        def within(low: Any, high: Any) -> _May:
-            try:
-                at = bisect_left(keys, low)
-                return _May(at < len(keys) and keys[at] <= high, True)
-            except TypeError:
-                return _MAYBE
-
-        return self._by_limits(name, _May(False, True), within)
-
-    def _among_texts(self, name: str, keys: ManyTexts) -> Test | None:
-        """The test of being one of many texts or binaries."""
-        type = self.schema.field(name).type
-        if keys.series.null_count() or not self._comparable(Literal(keys.type(), None), type):
-            return None
-
-        def within(low: Any, high: Any) -> _May:
-            try:
-                return _May(keys.any_between(low, high), True)
-            except TypeError:
-                return _MAYBE
-
-        return self._by_limits(name, _May(False, True), within)
+    def _among(self, name: str, any_key: Callable[[Any, Any], bool]) -> Test:
+        """The test of being in a list, given if one of its keys is between two limits. A null may be in no list, pyarrow says."""
+        return self._by_limits(name, _May(False, True), lambda low, high: _May(any_key(low, high), True))
 
     def _by_limits(self, name: str, of_nulls: _May, within: Callable[[Any, Any], _May]) -> Test:
         """The test of a column by its least and greatest value; `of_nulls` is the answer for nothing but nulls."""
@@ -253,8 +220,11 @@ class _Reader:
             found = statistics.get(name)
             if found is not None and found.null_count == rows:
                 return of_nulls
-            low, high = _limits(found, type)
-            return _MAYBE if low is None or high is None else within(low, high)
+            low, high = (None, None) if found is None else (_bound(found.min, type), _bound(found.max, type))
+            try:
+                return _MAYBE if low is None or high is None else within(low, high)
+            except TypeError:  # limits of another type
+                return _MAYBE
 
         return test
 
@@ -308,8 +278,8 @@ class _Reader:
         nan = function == "not_equal" or (self.polars and function in ("greater", "greater_equal"))
 
         def within(low: Any, high: Any) -> _May:
-            true = any(_possible(function, low, high, value) for value in values)
-            false = any(_possible(_OPPOSITE[function], low, high, value) for value in values)
+            true = any(_POSSIBLE[function](low, high, value) for value in values)
+            false = any(_POSSIBLE[_OPPOSITE[function]](low, high, value) for value in values)
             return _May(true or (floating and nan), false or (floating and not nan))
 
         return self._by_limits(name, _May(False, False), within)
@@ -340,14 +310,7 @@ _EXACT_FLOAT: Final = float(1 << 53)
 _FEW = 16
 
 
-def _possible(function: str, low: Any, high: Any, value: Any) -> bool:
-    """Whether `function` is true of `value` and some number between `low` and `high`."""
-    try:
-        return bool(_POSSIBLE[function](low, high, value))
-    except TypeError:
-        return True
-
-
+# Whether a comparison is true of the value and some number between the limits.
 _POSSIBLE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
     "equal": lambda low, high, value: low <= value <= high,
     "not_equal": lambda low, high, value: not (low == value == high),
@@ -356,11 +319,6 @@ _POSSIBLE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
     "greater": lambda low, high, value: high > value,
     "greater_equal": lambda low, high, value: high >= value,
 }
-
-
-def _limits(found: ColumnStatistics | None, type: pa.DataType) -> tuple[Any, Any]:
-    """Returns minimum and maximum in the form of literals of `type`; each is None if unknown."""
-    return (None, None) if found is None else (_bound(found.min, type), _bound(found.max, type))
 
 
 def _bound(value: object, type: pa.DataType) -> object | None:

@@ -56,7 +56,6 @@ class Buckets:
         return cls(type, sum(each <= limits.min for each in whole), np.array(kept, dtype))
 
     def __call__(self, array: pa.Array) -> pa.Array:
-        """Returns the bucket of each value."""
         numbers = array.cast(self.type)
         stored = np.frombuffer(numbers.buffers()[1] or b"", self.boundaries.dtype)
         values = stored[numbers.offset : numbers.offset + len(numbers)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import polars as pl
@@ -11,14 +10,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.own import xxh64
-from arrowflow.types import Array, numpy_dtype
-
-_OFFSETS: Final = {
-    pa.string(): np.int32,
-    pa.binary(): np.int32,
-    pa.large_string(): np.int64,
-    pa.large_binary(): np.int64,
-}
+from arrowflow.types import VIEWS, Array, numpy_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +34,13 @@ class HashBucket:
             PlanError: The column holds neither texts, bytes nor whole numbers.
         """
         kept = type.value_type if pa.types.is_dictionary(type) else type
-        if not (kept in _OFFSETS or pa.types.is_integer(kept)):
+        if not (kept.id in VIEWS or pa.types.is_integer(kept)):
             raise PlanError(
                 f"hash_bucket takes texts, bytes or whole numbers, got {type}; `cast` the column to one of these"
             )
         return cls(buckets)
 
     def __call__(self, array: pa.Array) -> pa.Array:
-        """Returns the bucket of each value."""
         buckets = (hashes(array) % np.uint64(self.buckets)).view(np.int64)
         return with_nulls_of(array, buckets, pa.int64())
 
@@ -60,6 +51,12 @@ def with_nulls_of(array: pa.Array, values: Array, type: pa.DataType) -> pa.Array
     return pa.Array.from_buffers(type, len(array), [valid, pa.py_buffer(values)])
 
 
+def offsets_of(array: pa.Array) -> Array:
+    """Returns where each text or binary begins, and where the last one ends."""
+    _, type = VIEWS[array.type.id]
+    return np.frombuffer(array.buffers()[1] or b"\0" * 8, type)[array.offset :][: len(array) + 1]
+
+
 def hashes(array: pa.Array) -> Array:
     """Returns the XXH64 of each value of a column of texts, bytes or whole numbers; that of a null is arbitrary."""
     if pa.types.is_dictionary(array.type):
@@ -68,8 +65,7 @@ def hashes(array: pa.Array) -> Array:
         numbers = np.frombuffer(array.buffers()[1] or b"", numpy_dtype(array.type))
         taken = numbers[array.offset : array.offset + len(array)]
         return xxh64.of_words(taken.astype(np.int64).view(np.uint64))
-    _, places, data = array.buffers()
-    offsets = np.frombuffer(places or b"\0" * 8, _OFFSETS[array.type])[array.offset :][: len(array) + 1]
+    data, offsets = array.buffers()[2], offsets_of(array)
     first, last = int(offsets[0]), int(offsets[-1])
     texts = np.frombuffer(data or b"", np.uint8)[first:last]
     starts = offsets[:-1].astype(np.int64) - first

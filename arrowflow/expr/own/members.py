@@ -11,12 +11,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.expr.own.hash_bucket import with_nulls_of
+from arrowflow.expr.own.hash_bucket import offsets_of, with_nulls_of
 from arrowflow.expr.own.replaced import Once
 from arrowflow.lazy import compute as pc
 from arrowflow.lookup.key_index import MISSING, KeyIndex
 from arrowflow.lookup.keys import MOST_INLINE, present, taken
-from arrowflow.types import VIEWS, Array
+from arrowflow.types import Array
 
 MIN_KEYS: Final = 16_384
 """With fewer keys Polars is as fast: 65,536 texts of 20 bytes take it 3.2 ms with 16,384 keys, as they take an index. Of short texts
@@ -55,7 +55,7 @@ class Members:
         rows = index.find(batch)
         found = rows != MISSING
         if self._has_hashes:
-            at = np.flatnonzero(found & (_lengths(array) > MOST_INLINE))
+            at = np.flatnonzero(found & (np.diff(offsets_of(array)) > MOST_INLINE))
             found[at] = self._equal(array, at, rows[at])
         valid = present(batch) if self._nulls_equal and self._keys.null_count() else None
         if valid is not None:
@@ -81,9 +81,3 @@ class Members:
         rows = index.find(batch)
         again = np.flatnonzero((rows != np.arange(len(rows))) & (rows != MISSING))
         return index if self._equal(self._array, again, rows[again]).all() else None
-
-
-def _lengths(array: pa.Array) -> Array:
-    _, type = VIEWS[array.type.id]
-    offsets = np.frombuffer(array.buffers()[1] or b"", type)[array.offset :][: len(array) + 1]
-    return np.diff(offsets)

@@ -14,7 +14,7 @@ from arrowflow.errors import PlanError
 from arrowflow.expr.own.hash_bucket import hashes
 from arrowflow.lazy import compute as pc
 from arrowflow.lookup.key_index import KeyIndex
-from arrowflow.lookup.keys import MOST_INLINE, taken
+from arrowflow.lookup.keys import MOST_INLINE, present, taken
 from arrowflow.types import Array, is_string, numpy_dtype
 
 MOST_BY_ARROW: Final = 32_768
@@ -59,7 +59,6 @@ class Index:
         raise PlanError(f"the vocabulary holds {expected}, and the column {type}: `cast` the column")
 
     def __call__(self, array: pa.Array) -> pa.Array:
-        """Returns the place of each value."""
         return pa.Array.from_buffers(pa.uint32(), len(array), [None, pa.py_buffer(self.numbers(array))])
 
     def numbers(self, array: pa.Array) -> Array:
@@ -68,8 +67,8 @@ class Index:
             array = array.dictionary_decode()
         found = self.places(array)
         if self.unknown:
-            lacks = found == 0
-            rows = np.flatnonzero(lacks & _valid(array) if array.null_count else lacks)
+            lacks, valid = found == 0, present(_keys(array))
+            rows = np.flatnonzero(lacks if valid is None else lacks & valid)
             if len(rows):
                 found[rows] = hashes(taken(array, rows)) % np.uint64(self.unknown) + np.uint64(self.words + 1)
         return found
@@ -87,7 +86,6 @@ class OneHot:
         return cls(Index.of(0, words, type))
 
     def __call__(self, array: pa.Array) -> pa.Array:
-        """Returns the flags of each value."""
         found = np.zeros((len(array), self.index.words), np.float32)
         places = self.index.numbers(array)
         rows = np.flatnonzero(places)
@@ -95,11 +93,6 @@ class OneHot:
         flags = pa.Array.from_buffers(pa.float32(), found.size, [None, pa.py_buffer(found)])
         type = pa.list_(pa.float32(), self.index.words)
         return pa.Array.from_buffers(type, len(array), [None], children=[flags])
-
-
-def _valid(array: pa.Array) -> Array:
-    bits = np.frombuffer(array.is_valid().buffers()[1], np.uint8)
-    return np.unpackbits(bits, count=len(array), bitorder="little").view(np.bool_)
 
 
 def _places(index: KeyIndex, rows: Array) -> Callable[[pa.Array], Array]:
@@ -129,8 +122,8 @@ def _by_arrow(known: pa.Array) -> Callable[[pa.Array], Array]:
     def places(array: pa.Array) -> Array:
         found = pc.index_in(array, value_set=known, skip_nulls=True)
         numbers = np.frombuffer(found.buffers()[1] or b"", np.uint32)[: len(found)] + np.uint32(1)
-        if found.null_count:
-            numbers *= _valid(found)  # a tenth of the time of `np.where`
+        if (valid := present(_keys(found))) is not None:
+            numbers *= valid  # a tenth of the time of `np.where`
         return numbers
 
     return places

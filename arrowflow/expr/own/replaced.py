@@ -37,7 +37,6 @@ class Once(Generic[T]):
         self._lock = threading.Lock()
 
     def __call__(self) -> T:
-        """Returns the value."""
         with self._lock:
             if self._made is None:
                 self._made = (self._make(),)

@@ -41,7 +41,7 @@ class ManyTexts:
             TypeError: The limits are of the other type.
         """
         # To sort all of them takes 0.1 s, and a part of a file that spans many keys needs no more than a sample.
-        return _any_between(self._sample, low, high) or _any_between(self._sorted, low, high)
+        return any_between(self._sample, low, high) or any_between(self._sorted, low, high)
 
     @cached_property
     def _sample(self) -> list[Any]:
@@ -53,7 +53,8 @@ class ManyTexts:
         return self.series.sort()
 
 
-def _any_between(values: Any, low: str | bytes, high: str | bytes) -> bool:
+def any_between(values: Any, low: Any, high: Any) -> bool:
+    """Returns whether one of the sorted values is neither less than `low` nor greater than `high`."""
     at = bisect_left(values, low)
     return bool(at < len(values) and values[at] <= high)
 
