@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Graph, Op
-from arrowflow.expr.compile.lowering import EXACT_DIGITS, FLOATS, SHARED, Lowering, require
+from arrowflow.expr.compile.lowering import EXACT_DIGITS, FLOATS, SHARED, Lowering, require, stored_type
 from arrowflow.expr.parse.tree import COMPARISONS, MIRRORED, Call, Literal, Node
 from arrowflow.types import is_number, numpy_dtype
 
@@ -25,11 +25,9 @@ class ArrowLowering(Lowering):
     choice = "if_else_null"
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
-        """Returns whether the engine converts each number of `source` to `target` as C does."""
         return _fits(source, target)
 
     def comparison(self, call: Call, left: Node, right: Node) -> Op:
-        """Lowers `==`, `!=`, `<`, `<=`, `>` and `>=`."""
         if isinstance(left, Literal):
             require(not isinstance(right, Literal))
             return self.lower(Call(MIRRORED[call.function], (right, left)))
@@ -45,7 +43,6 @@ class ArrowLowering(Lowering):
         return self.compare(call.function, self.graph.convert(op, right.type), constant, constant=True)
 
     def arithmetic(self, call: Call, left: Node, right: Node, *, checked: bool = False) -> Op:
-        """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
         require(type in FLOATS or (pa.types.is_integer(type) and not checked and call.function != "divide"))
         operands = (self.operand(left, type), self.operand(right, type))
@@ -54,7 +51,6 @@ class ArrowLowering(Lowering):
         return self.graph.op(call.function, operands, type)
 
     def cast(self, call: Call, value: Node, *, to_type: pa.DataType, **allowed: object) -> Op:
-        """Lowers a conversion between types."""
         require(not any(allowed.values()))
         return safe_cast(self.graph, self.lower(value), to_type)
 
@@ -76,7 +72,7 @@ def safe_cast(graph: Graph, op: Op, type: pa.DataType) -> Op:
         power = graph.constant(np.float64(10.0**-source.scale), pa.float64())
         return graph.op("multiply", (op, power), type)
     if pa.types.is_temporal(source):
-        require(type == (pa.int32() if source.bit_width == 32 else pa.int64()))
+        require(type == stored_type(source))
         return graph.retype(op, type)
     require(is_number(type) and (is_number(source) or pa.types.is_boolean(source)))
     require(pa.types.is_boolean(source) or _fits(source, type) or (source in FLOATS and type in FLOATS))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Op
-from arrowflow.expr.compile.lowering import EXACT_DIGITS, FLOATS, SHARED, Lowering, require
+from arrowflow.expr.compile.lowering import EXACT_DIGITS, FLOATS, SHARED, Lowering, require, stored_type
 from arrowflow.expr.parse.tree import BETWEEN, COMPARISONS, Call, Literal, Node, Unsupported
 from arrowflow.lazy import compute as pc
 from arrowflow.types import is_number, numpy_dtype, scalar
@@ -26,14 +26,12 @@ class PolarsLowering(Lowering):
     choice = "if_else"
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
-        """Returns whether the engine converts each number of `source` to `target` as C does."""
         given, wanted = numpy_dtype(source), numpy_dtype(target)
         return target in FLOATS or (
             given is not None and wanted is not None and np.can_cast(given, wanted, "safe")
         )
 
     def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
-        """Returns the comparison of two lowered operands, by the rules of the engine."""
         graph, boolean = self.graph, pa.bool_()
         if left.type not in FLOATS:
             require(not pa.types.is_float16(left.type))
@@ -60,13 +58,11 @@ class PolarsLowering(Lowering):
         return graph.op("both", (larger, number), boolean)
 
     def compared(self, literal: Literal, type: pa.DataType) -> Op:
-        """Returns the operation for `literal`, with which a column of `type` is compared."""
         if literal.type is None and type in FLOATS and isinstance(literal.value, float):
             return self.constant_as(literal, type)
         return self.constant(literal, type)
 
     def arithmetic(self, call: Call, left: Node, right: Node) -> Op:
-        """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
         require(is_number(type))
         for constant, other in ((left, right), (right, left)):
@@ -92,7 +88,6 @@ class PolarsLowering(Lowering):
             require(value >= 0)  # else Polars makes both signed integers first, which may not hold them
 
     def integer_division(self, call: Call, dividend: Node, divisor: Node) -> Op:
-        """Lowers `//` and `%`."""
         # The divisor has to be a positive constant. A division by zero is null, and floats take another algorithm.
         type = self.type_of(call)
         require(pa.types.is_integer(type) and isinstance(divisor, Literal))
@@ -101,32 +96,27 @@ class PolarsLowering(Lowering):
         return self.graph.op(call.function, operands, type)
 
     def logarithm(self, call: Call, value: Node, base: Node) -> Op:
-        """Lowers logarithms of a constant base."""
-        op = self.lower(value)
-        require(op.type in FLOATS)
         number = base.value if isinstance(base, Literal) else None
         if not isinstance(number, int | float) or number <= 1:
             raise Unsupported
         # Polars divides two logarithms, too. The logarithm of e as a float32 is not 1.
-        natural = self.graph.op("log", (op,), op.type)
+        natural = self.float_function(call, value)
         # Polars uses the C library. The logarithm of another library may be an ulp away, and the quotient would double
         # that.
-        divisor = self.graph.constant(op.dtype.type(pc.ln(scalar(number, op.type)).as_py()), op.type)
-        return self.graph.op("divide", (natural, divisor), op.type)
+        logarithm = pc.ln(scalar(number, natural.type)).as_py()
+        divisor = self.graph.constant(natural.dtype.type(logarithm), natural.type)
+        return self.graph.op("divide", (natural, divisor), natural.type)
 
     def between(self, call: Call, value: Node, low: Node, high: Node, *, closed: str) -> Op:
-        """Lowers a test for lying in an interval."""
         require(closed in BETWEEN)
         above, below = BETWEEN[closed]
         tests = (Call(above, (value, low)), Call(below, (value, high)))
         return self.graph.op("and", tuple(self.lower(test) for test in tests), pa.bool_())
 
     def is_not_nan(self, call: Call, value: Node) -> Op:
-        """Lowers the test for anything but NaN."""
         return self.lower(Call("not", (Call("is_nan", (value,)),)))
 
     def cast(self, call: Call, value: Node, *, options: object) -> Op:
-        """Lowers a conversion between types."""
         require(options in ("Strict", "NonStrict"))
         return self._converted(value, self.type_of(call))
 
@@ -144,7 +134,7 @@ class PolarsLowering(Lowering):
             power = self.graph.constant(np.float64(10.0**source.scale), pa.float64())
             return self.graph.op("quotient", (op, power), type)
         if pa.types.is_date32(source) or _counts(source):
-            integer = _integer(source)
+            integer = stored_type(source)
             require(pa.types.is_integer(type) and self.widens(integer, type))
             return self.graph.convert(self.graph.retype(op, integer), type)
         require(is_number(type) and (is_number(source) or pa.types.is_boolean(source)))
@@ -157,10 +147,6 @@ def _counts(type: pa.DataType) -> bool:
     if pa.types.is_timestamp(type) or pa.types.is_duration(type):
         return bool(type.unit != "s")
     return bool(pa.types.is_time64(type) and type.unit == "ns")
-
-
-def _integer(type: pa.DataType) -> pa.DataType:
-    return pa.int32() if type.bit_width == 32 else pa.int64()
 
 
 PolarsLowering.rules = SHARED | {

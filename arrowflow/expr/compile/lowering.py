@@ -11,7 +11,7 @@ import datetime
 import decimal
 import math
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,13 +34,6 @@ def require(condition: object) -> None:
         raise Unsupported
 
 
-def required(op: Op | None) -> Op:
-    """Returns `op`, or raises `Unsupported` if there is none."""
-    if op is None:
-        raise Unsupported
-    return op
-
-
 class Lowering:
     """Lowers the nodes of one engine's expressions.
 
@@ -61,11 +54,11 @@ class Lowering:
 
     def lower(self, node: Node) -> Op:
         """Returns the operation that computes `node`, or raises `Unsupported`."""
-        if isinstance(node, Column):
-            return required(self.env(node.name))
-        require(isinstance(node, Call) and node.function in self.rules)
-        assert isinstance(node, Call)
-        return apply(self.rules[node.function], self, node)
+        if isinstance(node, Column) and (op := self.env(node.name)) is not None:
+            return op
+        if isinstance(node, Call) and node.function in self.rules:
+            return apply(self.rules[node.function], self, node)
+        raise Unsupported
 
     # -- constants
 
@@ -79,8 +72,11 @@ class Lowering:
             return self.graph.constant(exact_number(value, type), type)
         if pa.types.is_boolean(type):
             require(isinstance(value, bool))
-            return self.graph.constant(np.bool_(value), type)
-        require(pa.types.is_temporal(type) and literal.type is not None and type.equals(literal.type))
+        else:
+            require(pa.types.is_temporal(type) and literal.type is not None and type.equals(literal.type))
+        return self._constant(value, type)
+
+    def _constant(self, value: Any, type: pa.DataType) -> Op:
         dtype = numpy_dtype(type)
         assert dtype is not None
         return self.graph.constant(dtype.type(value), type)
@@ -90,8 +86,7 @@ class Lowering:
         if isinstance(node, Literal):
             return self.constant_as(node, type)
         op = self.lower(node)
-        require(is_number(op.type))
-        require(self.widens(op.type, type))
+        require(is_number(op.type) and self.widens(op.type, type))
         return self.graph.convert(op, type)
 
     def constant_as(self, literal: Literal, type: pa.DataType) -> Op:
@@ -99,10 +94,8 @@ class Lowering:
         value = literal.value
         if type in FLOATS and isinstance(value, float | int) and not isinstance(value, bool):
             require(isinstance(value, float) or abs(value) <= 1 << 24)
-            dtype = numpy_dtype(type)
-            assert dtype is not None
             with np.errstate(over="ignore"):  # infinite in a float32, as for the engine
-                return self.graph.constant(dtype.type(value), type)
+                return self._constant(value, type)
         return self.constant(literal, type)
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
@@ -112,7 +105,6 @@ class Lowering:
     # -- rules that both engines share
 
     def comparison(self, call: Call, left: Node, right: Node) -> Op:
-        """Lowers `==`, `!=`, `<`, `<=`, `>` and `>=`."""
         function = call.function
         if isinstance(left, Literal):
             left, right, function = right, left, MIRRORED[function]
@@ -137,12 +129,10 @@ class Lowering:
         return self.graph.op(call.function, ops, pa.bool_())
 
     def null_test(self, call: Call, value: Node, *, nan_is_null: bool = False) -> Op:
-        """Lowers the tests for null."""
         require(not nan_is_null)
         return self.graph.op(call.function, (self.lower(value),), pa.bool_())
 
     def float_test(self, call: Call, value: Node) -> Op:
-        """Lowers the tests for NaN, infinite and finite."""
         op = self.lower(value)
         require(op.type in FLOATS)
         return self.graph.op(call.function, (op,), pa.bool_())
@@ -154,7 +144,6 @@ class Lowering:
         return self.graph.op(call.function, (op,), op.type)
 
     def absolute(self, call: Call, value: Node, *, checked: bool = False) -> Op:
-        """Lowers the absolute value and the negation."""
         op = self.lower(value)
         require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not checked))
         return self.graph.op(call.function, (op,), op.type)
@@ -169,7 +158,6 @@ class Lowering:
         return self.graph.op("square", (op,), type)
 
     def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
-        """Lowers a choice between two values by a condition."""
         type = self.type_of(call)
         require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
         condition = self.lower(test)
@@ -230,9 +218,14 @@ def stored_integer(value: object, type: pa.DataType) -> int:
     require(isinstance(value, datetime.date | datetime.time | datetime.timedelta))
     try:
         found = scalar(value, type)
-        return int(found.cast(pa.int32() if type.bit_width == 32 else pa.int64()).as_py())
+        return int(found.cast(stored_type(type)).as_py())
     except (PlanError, pa.ArrowException) as error:
         raise Unsupported from error
+
+
+def stored_type(type: pa.DataType) -> pa.DataType:
+    """Returns the type of the integers that Arrow stores for a temporal type."""
+    return pa.int32() if type.bit_width == 32 else pa.int64()
 
 
 SHARED: Final[dict[str, Callable[..., Op]]] = {
