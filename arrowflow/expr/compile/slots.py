@@ -273,7 +273,7 @@ def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Sl
     name, type = cast.name, cast.type
     if isinstance(type, pl.Enum):
         expr = parse_expression(pl.col(name).cast(type), operator="cast")
-        return Foreign(expr, polars_type(pl.col(name).cast(type), f"{name!r} as {type}", schema, (name,)))
+        return Foreign(expr, polars_type(expr.source, expr.json(), schema, (name,)))
     source = schema.field(name).type
     if source.equals(type):
         return Passed(name, type)

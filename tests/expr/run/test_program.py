@@ -426,6 +426,9 @@ def test_plan_errors_about_types() -> None:
     )
     with pytest.raises(PlanError, match=r"Polars cannot read column 'w'.*pyarrow\.compute"):
         output_fields(expr(c("w") > 1), schema)
+    inside = pa.schema([("st", pa.struct([("w", pa.decimal256(60, 2))]))])
+    with pytest.raises(PlanError, match=r"Polars cannot read column 'st'"):
+        compile_steps([Project((("st", Cast("st", pl.Enum(["a"]))),))], inside)
     with pytest.raises(PlanError, match=r"Int128.*cast"):
         output_fields(expr(c("u").cast(pl.Int128)), schema)
     with pytest.raises(PlanError, match="Precision"):
