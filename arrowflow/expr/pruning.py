@@ -27,6 +27,7 @@ from arrowflow.expr.parse.tree import (
     COMPARISONS,
     MANY,
     MIRRORED,
+    OPPOSITE,
     Call,
     Column,
     Literal,
@@ -279,7 +280,7 @@ class _Reader:
 
         def within(low: Any, high: Any) -> _May:
             true = any(_POSSIBLE[function](low, high, value) for value in values)
-            false = any(_POSSIBLE[_OPPOSITE[function]](low, high, value) for value in values)
+            false = any(_POSSIBLE[OPPOSITE[function]](low, high, value) for value in values)
             return _May(true or (floating and nan), false or (floating and not nan))
 
         return self._by_limits(name, _May(False, False), within)
@@ -296,14 +297,6 @@ RULES: Final[dict[str, Callable[..., Test | None]]] = {
 
 _EPOCH_ORDINAL: Final = datetime.date(1970, 1, 1).toordinal()
 _NARROW: Final[dict[int, Any]] = {16: np.float16, 32: np.float32, 64: np.float64}
-_OPPOSITE: Final = {
-    "equal": "not_equal",
-    "not_equal": "equal",
-    "less": "greater_equal",
-    "less_equal": "greater",
-    "greater": "less_equal",
-    "greater_equal": "less",
-}
 # Above this limit, an integer written for a float column may be rounded, or compared in yet another type.
 _EXACT_FLOAT: Final = float(1 << 53)
 # Keys of rare types are looked at one by one, 50 µs each. Longer lists of them prune nothing.

@@ -18,7 +18,7 @@ _ARGUMENT: Final = "argument"
 def repaired(data: bytes) -> bytes | None:
     """Returns the serialised expression `data` without the calls of `_REPAIRS`, None if it has no such call."""
     entries = arrow_tree.entries(data)
-    if not any(_is_broken(entry) for entry in entries):
+    if not any(key == "call" and value in _REPAIRS for key, value in entries):
         return None
     constants = list(arrow_tree.constants(data).columns)
     return arrow_tree.written(_rewritten(entries, constants), constants)
@@ -27,46 +27,34 @@ def repaired(data: bytes) -> bytes | None:
 Entries = list[tuple[str, str]]
 
 
-def _is_broken(entry: tuple[str, str]) -> bool:
-    return entry[0] == "call" and entry[1] in _REPAIRS
-
-
 def _rewritten(entries: Entries, constants: list[pa.Array]) -> Entries:
     """Returns the entries with the calls replaced, and appends the constants of the new calls."""
     found: Entries = []
-    at = 0
-    while at < len(entries):
-        if _is_broken(entries[at]):
-            end = _end(entries, at)
-            argument = _rewritten(entries[at + 1 : end], constants)
-            for entry in _instead(entries[at][1], constants):
-                found.extend(argument if entry == ("field_ref", _ARGUMENT) else [entry])
-            at = end
-        else:
-            found.append(entries[at])
-        at += 1
+    begun: list[int] = []  # where each open call begins in `found`
+    for key, value in entries:
+        found.append((key, value))
+        if key == "call":
+            begun.append(len(found) - 1)
+        elif key == "end":
+            start = begun.pop()
+            (_, function), *argument, _ = found[start:]
+            if function in _REPAIRS:
+                found[start:] = _instead(function, argument, constants)
     return found
 
 
-def _end(entries: Entries, start: int) -> int:
-    """Returns where the call that begins at `start` ends."""
-    depth = 0
-    for at in range(start, len(entries)):
-        depth += {"call": 1, "end": -1}.get(entries[at][0], 0)
-        if not depth:
-            return at
-    raise AssertionError("a call without an end")
-
-
-def _instead(function: str, constants: list[pa.Array]) -> Entries:
-    """Returns the entries that replace a function of `_ARGUMENT`, and appends their constants."""
+def _instead(function: str, argument: Entries, constants: list[pa.Array]) -> Entries:
+    """Returns the entries that replace a function of an argument, and appends their constants."""
     data = _serialised(function)
     first = len(constants)
     constants.extend(arrow_tree.constants(data).columns)
-    return [
-        (key, str(first + int(value)) if key in ("literal", "options") else value)
-        for key, value in arrow_tree.entries(data)
-    ]
+    found: Entries = []
+    for key, value in arrow_tree.entries(data):
+        if (key, value) == ("field_ref", _ARGUMENT):
+            found += argument
+        else:
+            found.append((key, str(first + int(value)) if key in ("literal", "options") else value))
+    return found
 
 
 @cache

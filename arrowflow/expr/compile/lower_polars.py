@@ -14,7 +14,16 @@ import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Op
 from arrowflow.expr.compile.lowering import EXACT_DIGITS, FLOATS, SHARED, Lowering, require, stored_type
-from arrowflow.expr.parse.tree import BETWEEN, COMPARISONS, Call, Literal, Node, Unsupported
+from arrowflow.expr.parse.tree import (
+    BETWEEN,
+    COMPARISONS,
+    MIRRORED,
+    OPPOSITE,
+    Call,
+    Literal,
+    Node,
+    Unsupported,
+)
 from arrowflow.lazy import compute as pc
 from arrowflow.types import is_number, numpy_dtype, scalar
 
@@ -32,30 +41,27 @@ class PolarsLowering(Lowering):
         )
 
     def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
-        graph, boolean = self.graph, pa.bool_()
         if left.type not in FLOATS:
             require(not pa.types.is_float16(left.type))
             return super().compare(function, left, right, constant=constant)
+
+        def test(kernel: str, *args: Op) -> Op:
+            return self.graph.op(kernel, args, pa.bool_())
+
         if constant:  # a constant is not NaN: a NaN in the column is greater, as not (x <= c) says
             if function in ("greater", "greater_equal"):
-                opposite = "less_equal" if function == "greater" else "less"
-                return graph.op("not", (graph.op(opposite, (left, right), boolean),), boolean)
-            return graph.op(function, (left, right), boolean)
+                return test("not", test(OPPOSITE[function], left, right))
+            return test(function, left, right)
         if function in ("equal", "not_equal"):
-            equal = graph.op("equal", (left, right), boolean)
-            nans = tuple(graph.op("is_nan", (side,), boolean) for side in (left, right))
-            same = graph.op("either", (equal, graph.op("both", nans, boolean)), boolean)
-            return same if function == "equal" else graph.op("not", (same,), boolean)
+            nans = test("both", test("is_nan", left), test("is_nan", right))
+            same = test("either", test("equal", left, right), nans)
+            return same if function == "equal" else test("not", same)
         if function in ("less", "less_equal"):
-            mirrored = "greater" if function == "less" else "greater_equal"
-            return self.compare(mirrored, right, left, constant=False)
+            return self.compare(MIRRORED[function], right, left, constant=False)
         # This is not Kleene's logic: a null on either side gives null.
         if function == "greater_equal":
-            larger = graph.op(function, (left, right), boolean)
-            return graph.op("either", (larger, graph.op("is_nan", (left,), boolean)), boolean)
-        larger = graph.op("not", (graph.op("less_equal", (left, right), boolean),), boolean)
-        number = graph.op("not", (graph.op("is_nan", (right,), boolean),), boolean)
-        return graph.op("both", (larger, number), boolean)
+            return test("either", test(function, left, right), test("is_nan", left))
+        return test("both", test("not", test("less_equal", left, right)), test("not", test("is_nan", right)))
 
     def compared(self, literal: Literal, type: pa.DataType) -> Op:
         if literal.type is None and type in FLOATS and isinstance(literal.value, float):

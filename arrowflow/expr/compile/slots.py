@@ -13,8 +13,8 @@ from arrowflow.expr.compile.arrow_repairs import repaired
 from arrowflow.expr.compile.graph import CONSTANT, Graph, Op
 from arrowflow.expr.compile.lower_arrow import ArrowLowering, safe_cast
 from arrowflow.expr.compile.lower_polars import PolarsLowering
-from arrowflow.expr.compile.lowering import Env, Lowering
-from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Stack
+from arrowflow.expr.compile.lowering import Env
+from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Stack, columns_of
 from arrowflow.expr.own.function import Compute, function
 from arrowflow.expr.own.replaced import Replaced
 from arrowflow.expr.parse import arrow_tree, polars_tree
@@ -23,14 +23,7 @@ from arrowflow.expr.parse.lifted import OWN
 from arrowflow.expr.parse.long_constants import long_mapping
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, Unsupported
 from arrowflow.expr.run.eager import Casting, Filling, FillingCodes, Stacking
-from arrowflow.expr.run.foreign import (
-    arrow_type,
-    check_columns,
-    empty_array,
-    enum_metadata,
-    has_single_type,
-    polars_type,
-)
+from arrowflow.expr.run.foreign import arrow_type, check_columns, has_single_type, polars_field, polars_type
 from arrowflow.types import (
     convert,
     declared_values,
@@ -106,15 +99,14 @@ def ops_of(slot: Slot) -> tuple[Op, ...]:
 
 def metadata_of(slot: Slot, schema: pa.Schema) -> Mapping[bytes, bytes] | None:
     """Returns the metadata of an output's field: of an enum, the values of its codes."""
-    if not pa.types.is_dictionary(slot.type):
-        return None
-    if isinstance(slot, Passed | Eager):  # nothing but `FillingCodes` makes codes
-        (name,) = names_of(slot)
-        metadata: Mapping[bytes, bytes] | None = schema.field(name).metadata
-        return metadata
-    if isinstance(slot, Foreign) and slot.expr.engine == "polars":
-        return enum_metadata(slot.expr.source, slot.expr.json(), schema, slot.expr.columns)
-    return None
+    field: pa.Field | None = None
+    if pa.types.is_dictionary(slot.type):
+        if isinstance(slot, Passed | Eager):  # nothing but `FillingCodes` makes codes
+            (name,) = names_of(slot)
+            field = schema.field(name)
+        elif isinstance(slot, Foreign) and slot.expr.engine == "polars":
+            field = polars_field(slot.expr.whole, schema)
+    return None if field is None else field.metadata
 
 
 def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
@@ -124,26 +116,26 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
         return arrow_type(expr.source, expr.columns, schema)
     text = expr.json()
     for part in polars_tree.cast_to(text, *polars_tree.TEMPORAL):
-        if pa.types.is_string(polars_type(part.expr, part.text, schema, part.columns)):
+        if pa.types.is_string(polars_type(part, schema)):
             raise PlanError(
                 f"{expr!r} guesses a format from the first text of a chunk: take str.to_date(format)"
             )
     for part in polars_tree.cast_to(text, "Struct"):
-        found = polars_type(part.expr, part.text, schema, part.columns)
+        found = polars_type(part, schema)
         if not (pa.types.is_nested(found) or pa.types.is_null(found)):
             raise PlanError(
                 f"{expr!r} casts {found} to a struct: where Polars finds nothing but nulls in a chunk, it gives other nulls"
                 " than elsewhere. Make one with pl.struct"
             )
     for part in polars_tree.choices(text):
-        if not has_single_type(part.expr, part.text, schema, part.columns):
+        if not has_single_type(part, schema):
             raise PlanError(
                 f"Polars gives {part.expr} a type that depends on the rows: a bare number is in one branch, and in"
                 " another are no numbers. Name the type of the number, as in pl.lit(0, dtype=pl.Int64), or cast the others"
             )
     for call, part in polars_tree.own_calls(text):
-        _own_function(call, polars_type(part.expr, part.text, schema, part.columns), most=1)
-    return polars_type(expr.source, text, schema, expr.columns)
+        _own_function(call, polars_type(part, schema), most=1)
+    return polars_type(expr.whole, schema)
 
 
 def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
@@ -153,39 +145,38 @@ def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
         return expr if data is None else Expr("arrow", arrow_tree.deserialise(data), expr.name, expr.columns)
     text = polars_tree.spread(expr.json())
     source = None if text is None else polars_tree.deserialise(text)
-    if text is None or source is None or not polars_type(source, text, schema, expr.columns).equals(type):
+    if source is None:
         return expr
-    return Expr(expr.engine, source, expr.name, expr.columns)
+    found = Expr(expr.engine, source, expr.name, expr.columns)
+    return found if polars_type(found.whole, schema).equals(type) else expr
 
 
 def lowered(expr: Expr, type: pa.DataType, env: Env, schema: pa.Schema, graph: Graph) -> Op | None:
     """Returns `expr`, which yields `type`, as an operation of `graph`, or None when its engine has to run it."""
-    engine = _engine(expr, env, schema, graph)
+
+    def type_of(call: Call) -> pa.DataType:
+        if isinstance(call.source, str):
+            part = polars_tree.deserialise(call.source)
+            if part is None:
+                raise Unsupported
+            return polars_type(polars_tree.Subexpression(part, call.source, expr.columns), schema)
+        return arrow_type(arrow_tree.deserialise(call.source), expr.columns, schema)
+
     try:
-        op = engine.lower(expr.tree())
+        op = (PolarsLowering if expr.engine == "polars" else ArrowLowering)(graph, env, type_of).lower(
+            expr.tree()
+        )
     except Unsupported:
         return None
     decimals = pa.types.is_decimal(op.type)  # NumPy has read only the low word of a decimal
     return op if op.type.equals(type) and op.kernel != CONSTANT and not decimals else None
 
 
-def _engine(expr: Expr, env: Env, schema: pa.Schema, graph: Graph) -> Lowering:
-    def type_of(call: Call) -> pa.DataType:
-        if isinstance(call.source, str):
-            part = polars_tree.deserialise(call.source)
-            if part is None:
-                raise Unsupported
-            return polars_type(part, call.source, schema, expr.columns)
-        return arrow_type(arrow_tree.deserialise(call.source), expr.columns, schema)
-
-    return (PolarsLowering if expr.engine == "polars" else ArrowLowering)(graph, env, type_of)
-
-
 def slot_of(output: Output, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
     """Returns how to make `output` on a stage with the columns `schema`, which `env` knows as operations."""
     if isinstance(output, Expr):
         return _expr_slot(output, env, schema, graph)
-    check_columns(output.names if isinstance(output, Stack) else (output.name,), schema)
+    check_columns(columns_of(output), schema)
     if isinstance(output, Stack):
         return _stack_slot(output, env, schema, graph)
     type = schema.field(output.name).type
@@ -273,7 +264,7 @@ def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Sl
     name, type = cast.name, cast.type
     if isinstance(type, pl.Enum):
         expr = parse_expression(pl.col(name).cast(type), operator="cast")
-        return Foreign(expr, polars_type(expr.source, expr.json(), schema, (name,)))
+        return Foreign(expr, polars_type(expr.whole, schema))
     source = schema.field(name).type
     if source.equals(type):
         return Passed(name, type)
@@ -286,7 +277,7 @@ def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Sl
             f"with_columns(pl.col({name!r}).to_physical())"
         )
     try:
-        empty_array(source).cast(type)
+        pa.nulls(0, source).cast(type)
     except (pa.ArrowException, TypeError) as error:
         raise PlanError(f"column {name!r} of type {source} cannot be cast to {type}: {error}") from error
     if pa.types.is_dictionary(type):
@@ -340,8 +331,9 @@ def _stack_slot(stack: Stack, env: Env, schema: pa.Schema, graph: Graph) -> Slot
     for name, op in zip(stack.names, ops, strict=True):
         if op is None:
             _cast_slot(Cast(name, type), schema, None, graph)
-    if all(op is not None for op in ops):
-        return Stacked(stack.names, tuple(op for op in ops if op is not None), result)
+    found = tuple(op for op in ops if op is not None)
+    if len(found) == len(ops):
+        return Stacked(stack.names, found, result)
     return Eager(stack.names, result, Stacking(stack.names, type))
 
 

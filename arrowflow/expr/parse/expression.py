@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
-from arrowflow.expr.parse import arrow_tree, lifted, polars_tree
+from arrowflow.expr.parse import arrow_tree, lifted, polars_check, polars_tree
 from arrowflow.expr.parse.lifted import Json, Text, dumps, items, loads, pieces
 from arrowflow.expr.parse.tree import Column, Node, column_names
 from arrowflow.expr.run.foreign import empty_frame, evaluate_empty
@@ -58,6 +58,11 @@ class Expr:
         """Returns the JSON form of an expression of Polars; see `lifted`."""
         assert isinstance(self.form, str)
         return self.form
+
+    @property
+    def whole(self) -> polars_tree.Subexpression:
+        """All of an expression of Polars, as its parts are."""
+        return polars_tree.Subexpression(self.source, self.json(), self.columns)
 
     def tree(self) -> Node:
         """Returns the library's own form of the expression."""
@@ -156,7 +161,7 @@ def _parse_polars(value: pl.Expr) -> Expr:
             "`struct.unnest`, and `struct.field` of several fields, make several columns of one expression; write one "
             'expression for each field, as in pl.col("…").struct.field("a"), pl.col("…").struct.field("b")'
         )
-    _refuse(polars_tree.check(text), value)
+    _refuse(polars_check.check(text), value)
     return Expr("polars", value, None, (), text) if "Selector" in kinds else _named(value, text)
 
 

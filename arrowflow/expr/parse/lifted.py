@@ -285,7 +285,10 @@ def dumps(tree: Json) -> str:
 
 
 def items(tree: Json, *, evaluated: bool = True) -> Iterator[tuple[str, Json]]:
-    """Yields the keys and values of all nodes, parents first; `evaluated` is for nodes that run inside of lists and structs."""
+    """Yields the keys and values of all nodes, parents first, and the parts of lists under the key "".
+
+    Without `evaluated` it leaves out nodes that run inside of lists and structs.
+    """
     if isinstance(tree, dict):
         for key, part in tree.items():
             yield key, part
@@ -293,20 +296,16 @@ def items(tree: Json, *, evaluated: bool = True) -> Iterator[tuple[str, Json]]:
                 yield from items(part, evaluated=evaluated)
     elif isinstance(tree, list):
         for part in tree:
+            yield "", part
             yield from items(part, evaluated=evaluated)
 
 
 def words(tree: Json) -> Iterator[str]:
     """Yields all keys and bare names of a tree."""
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, dict):
-        for key, part in tree.items():
-            yield key
-            yield from words(part)
-    elif isinstance(tree, list):
-        for part in tree:
-            yield from words(part)
+    for key, part in (("", tree), *items(tree)):
+        yield key
+        if isinstance(part, str):
+            yield part
 
 
 def _text(value: str, constants: Mapping[str, Constant]) -> Text:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 import polars as pl
 
-from arrowflow.expr.parse.lifted import Json, OwnFunction, words
+from arrowflow.expr.parse.lifted import Json, OwnFunction, loads, words
 
 # The functions that each family allows; those without a family come first.
 _FAMILIES: Final = {
@@ -82,9 +82,10 @@ _NEVER: Final = frozenset(
 )
 
 
-def blame(tree: Json) -> str | None:
-    """Returns the part that keeps the serialised expression `tree` from being element-wise, None if there is none."""
-    return next(_faults(tree), None)
+@lru_cache(maxsize=1024)
+def check(text: str) -> str | None:
+    """Returns the reason why the expression with the JSON form `text` is not element-wise, None if it is."""
+    return next(_faults(loads(text)), None)
 
 
 def _faults(node: Json) -> Iterator[str]:

@@ -29,7 +29,7 @@ from arrowflow.expr.parse.lifted import (
     words,
 )
 from arrowflow.expr.parse.many import many_values
-from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
+from arrowflow.expr.parse.polars_check import function_path, is_literal_list
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
 from arrowflow.types import convert, exact_values, normalise
 
@@ -53,13 +53,7 @@ _OPERATORS: Final = {
 }
 # Family and name as `function_path` gives them, and the name of the call. Polars runs all others but constants.
 _FUNCTIONS: Final = {
-    ("", "Abs"): "abs",
-    ("", "Negate"): "negate",
-    ("", "Exp"): "exp",
-    ("", "Log"): "log",
-    ("", "Log1p"): "log1p",
-    ("", "Floor"): "floor",
-    ("", "Ceil"): "ceil",
+    **{("", name): name.lower() for name in ("Abs", "Negate", "Exp", "Log", "Log1p", "Floor", "Ceil")},
     ("", "FillNull"): "fill_null",
     ("", "ToPhysical"): "to_physical",
     ("Pow", "Sqrt"): "sqrt",
@@ -128,12 +122,6 @@ def _spelled(text: str) -> str | None:
         if expr is not None and pl.select(expr).item() == float(text):
             return spelling
     return None
-
-
-@lru_cache(maxsize=1024)
-def check(text: str) -> str | None:
-    """Returns the reason why the expression with the JSON form `text` is not element-wise, None if it is."""
-    return blame(loads(text))
 
 
 @lru_cache(maxsize=1024)

@@ -70,6 +70,14 @@ MIRRORED: Final = {
     "greater": "less",
     "greater_equal": "less_equal",
 }
+OPPOSITE: Final = {
+    "equal": "not_equal",
+    "not_equal": "equal",
+    "less": "greater_equal",
+    "less_equal": "greater",
+    "greater": "less_equal",
+    "greater_equal": "less",
+}
 
 BETWEEN: Final = {
     "Both": ("greater_equal", "less_equal"),

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.compile.graph import CONSTANT, INPUT, Op, reachable
-from arrowflow.expr.run.columns import RowBlock, Source, source
+from arrowflow.expr.run.columns import BLOCK_ROWS, RowBlock, Source, source
 from arrowflow.expr.run.numpy_kernels import KERNELS, VALIDITY, Kernel, Valid, ValidityKernel, both
-from arrowflow.expr.run.selection import BLOCK_ROWS
 from arrowflow.types import Array
 
 
@@ -61,22 +60,15 @@ class _Instruction(NamedTuple):
     validity: ValidityKernel | None
 
 
-@dataclass(slots=True)
 class BlockPlan:
     """The order in which to compute `roots`, and which scratch array each operation uses."""
 
-    roots: tuple[Op, ...]
-    inputs: tuple[Op, ...] = ()
-    _code: tuple[_Instruction, ...] = ()
-    _constants: tuple[Any, ...] = ()
-    _dtypes: list[np.dtype[Any]] = field(default_factory=list)
-    _pool: deque[Scratch] = field(default_factory=deque)
-
-    def __post_init__(self) -> None:
-        ops = reachable(self.roots)
+    def __init__(self, roots: tuple[Op, ...]) -> None:
+        ops = reachable(roots)
         self.inputs = tuple(op for op in ops if op.kernel == INPUT)
         self._constants = tuple(op.param if op.kernel == CONSTANT else None for op in ops)
-        self._code, self._dtypes = _assemble(ops, self.roots, self.inputs)
+        self._code, self._dtypes = _assemble(ops, roots, self.inputs)
+        self._pool: deque[Scratch] = deque()
 
     def run(self, columns: Mapping[str, pa.Array], blocks: Iterable[RowBlock], sinks: Sequence[Sink]) -> None:
         """Computes every root over `blocks` of `columns` into the sink at the same place in `sinks`.

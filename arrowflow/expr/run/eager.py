@@ -36,12 +36,11 @@ class Casting:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Replaces nulls by `value`."""
+    """Replaces nulls by `value`. An array without nulls stays the same array."""
 
     value: pa.Scalar
 
     def __call__(self, array: pa.Array) -> pa.Array:
-        """Returns `array` without nulls, or `array` itself if it has none."""
         return pc.fill_null(array, self.value) if array.null_count else array
 
 
@@ -52,7 +51,6 @@ class FillingCodes:
     code: int
 
     def __call__(self, array: pa.DictionaryArray) -> pa.Array:
-        """Returns `array` without nulls."""
         codes = pl.Series(array.indices).fill_null(self.code).to_arrow()  # `pa.scalar` would import pandas
         return pa.DictionaryArray.from_arrays(codes, array.dictionary)
 

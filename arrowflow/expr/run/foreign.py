@@ -17,7 +17,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.parse.arrow_tree import shown
 from arrowflow.expr.parse.lifted import Text
-from arrowflow.expr.parse.polars_tree import struct_fields
+from arrowflow.expr.parse.polars_tree import Subexpression, struct_fields
 from arrowflow.lazy import compute as pc
 from arrowflow.types import (
     WITHOUT_ARRAYS,
@@ -34,13 +34,7 @@ from arrowflow.workarounds.slices import concatenable, polars_frame
 T = TypeVar("T")
 
 # A Polars kernel that lacks a type panics, and a panic is no `Exception`.
-POLARS_ERRORS = (
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-    pa.ArrowException,
-    TypeError,
-    ValueError,
-)
+_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError)
 _OLDEST = pl.CompatLevel.oldest()
 _NOT_IN_ARROW = tuple(
     getattr(pl, name) for name in ("Int128", "UInt128", "Object", "Unknown") if hasattr(pl, name)
@@ -50,12 +44,8 @@ _FILLER = "\x00rows"
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Returns a batch of `schema` without rows."""
-    return pa.RecordBatch.from_arrays([empty_array(type) for type in schema.types], schema=schema)
-
-
-def empty_array(type: pa.DataType) -> pa.Array:
-    """Returns an array of `type` without values. `pa.array` would import pandas."""
-    return pa.nulls(0, type)
+    # `pa.array` would import pandas.
+    return pa.RecordBatch.from_arrays([pa.nulls(0, type) for type in schema.types], schema=schema)
 
 
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
@@ -147,37 +137,26 @@ class _Question:
     expr: pl.Expr = field(compare=False)
 
 
-def polars_type(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> pa.DataType:
-    """Returns the normalised type that the Polars expression yields on `schema`, of which it reads `columns`.
+def polars_type(part: Subexpression, schema: pa.Schema) -> pa.DataType:
+    """Returns the normalised type that the Polars expression yields on `schema`; raises as `polars_field`."""
+    return polars_field(part, schema).type
 
-    The answer is kept for each form `text` of an expression and types of columns: a plan is compiled several times
+
+def polars_field(part: Subexpression, schema: pa.Schema) -> pa.Field:
+    """Returns the field that the Polars expression yields on `schema`; an enum's metadata hold the values of its codes.
+
+    The answer is kept for each JSON form of an expression and types of columns: a plan is compiled several times
     while rules rewrite it, and a dry run takes 0.3 ms.
 
     Raises:
         PlanError: Polars cannot evaluate the expression on such columns.
     """
-    return _answered(expr, text, schema, columns).type
+    return _answer(_question(part, schema))
 
 
-def enum_metadata(
-    expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]
-) -> Mapping[bytes, bytes] | None:
-    """Returns the metadata of an enum's field, which holds the values of its codes (`ENUM_VALUES`); None for others.
-
-    Raises:
-        PlanError: As `polars_type`.
-    """
-    metadata: Mapping[bytes, bytes] | None = _answered(expr, text, schema, columns).metadata
-    return metadata
-
-
-def has_single_type(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> bool:
-    """Returns whether Polars knows the type of the expression for any rows; else the rows decide.
-
-    Raises:
-        PlanError: As `polars_type`.
-    """
-    return _is_settled(_question(expr, text, schema, columns))
+def has_single_type(part: Subexpression, schema: pa.Schema) -> bool:
+    """Returns whether Polars knows the type of the expression for any rows; else the rows decide. Raises as `polars_field`."""
+    return _is_settled(_question(part, schema))
 
 
 @lru_cache(maxsize=4096)
@@ -192,13 +171,9 @@ def _is_unknown(dtype: Any) -> bool:
     return bool(dtype == pl.Unknown)
 
 
-def _question(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> _Question:
-    fields = map(schema.field, columns)
-    return _Question(text, tuple((field, field.metadata) for field in fields), expr)
-
-
-def _answered(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> pa.Field:
-    return _answer(_question(expr, text, schema, columns))
+def _question(part: Subexpression, schema: pa.Schema) -> _Question:
+    fields = map(schema.field, part.columns)
+    return _Question(part.text, tuple((field, field.metadata) for field in fields), part.expr)
 
 
 def _empty(question: _Question) -> pl.DataFrame:
@@ -309,7 +284,7 @@ _ADVICE: Final = {
 def _guard(kind: type[PlanError] | type[DataError], what: object, run: Callable[[], T]) -> T:
     try:
         return run()
-    except POLARS_ERRORS as error:
+    except _ERRORS as error:
         if isinstance(error, PlanError | DataError):
             raise
         listed = what if isinstance(what, list) else [what]

@@ -64,7 +64,7 @@ def _looked_up(one: LongSet, schema: pa.Schema) -> LookedUp | None:
     if isinstance(read(value.text), Column):
         type = schema.field(value.columns[0]).type
     else:
-        type = polars_type(value.expr, value.text, schema, value.columns)
+        type = polars_type(value, schema)
     if not (is_string(type) or pa.types.is_binary(type) or pa.types.is_large_binary(type)):
         return None
     members = _members(one, pl.String() if is_string(type) else pl.Binary())

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Graph, Op
-from arrowflow.expr.compile.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
+from arrowflow.expr.compile.slots import Eager, Foreign, Passed, Slot, Stacked, names_of, ops_of
 from arrowflow.expr.parse.expression import Expr
 from arrowflow.expr.parse.polars_tree import struct_fields
 from arrowflow.expr.run.blocks import BlockPlan
-from arrowflow.expr.run.columns import RowBlock, retyped, source
+from arrowflow.expr.run.columns import RowBlock, blocks, filter_arrays, fit_one_call, passing_blocks, source
 from arrowflow.expr.run.foreign import run_arrow, run_polars
 from arrowflow.expr.run.looked_up import LookedUp, looked_up
-from arrowflow.expr.run.numeric import Numeric
-from arrowflow.expr.run.selection import blocks, filter_arrays, fit_one_call, passing_blocks
-from arrowflow.expr.run.sinks import MaskSink
+from arrowflow.expr.run.sinks import ColumnSink, MaskSink, Matrix
 from arrowflow.recycler import Recycler
 from arrowflow.types import Array
 
@@ -27,7 +25,6 @@ _NOTHING = pa.schema([("", pa.null())])
 _BOOL = np.dtype(np.bool_)
 
 
-@dataclass(slots=True)
 class Pass:
     """One pass over a batch.
 
@@ -39,46 +36,29 @@ class Pass:
         schema: The schema of the batch.
     """
 
-    slots: dict[str, Slot]
-    predicate: Op | Expr | None
-    graph: Graph
-    schema: pa.Schema
-    columns: tuple[str, ...] = field(init=False)
-    _mask: BlockPlan | None = None
-    _dense: Numeric = field(init=False)
-    _sparse: Numeric = field(init=False)
-    _uncomputed: tuple[str, ...] = field(init=False)
-    _filtered: tuple[str, ...] = field(init=False)
-    _foreign: tuple[_Foreigners, ...] = field(init=False)
-    _foreign_predicate: _Foreigners | None = None
-
-    def __post_init__(self) -> None:
-        slots = self.slots.values()
-        names = {name for slot in slots for name in names_of(slot)}
-        computed = {name: ops for name, slot in self.slots.items() if (ops := ops_of(slot))}
-        if isinstance(self.predicate, Op):
-            self._mask = BlockPlan((self.predicate,))
-        elif self.predicate is not None:
-            names.update(self.predicate.columns)
-            (self._foreign_predicate,) = _foreigners({"": Foreign(self.predicate, pa.bool_())}, self.schema)
-        gathered = {} if self.predicate is None else self._gathers()
-        self._dense = Numeric(self.slots, computed)
-        names.update(op.param for op in self._inputs())
-        self.columns = tuple(sorted(names))
-        self._sparse = Numeric(self.slots, computed | gathered) if gathered else self._dense
-        rest = [slot for name, slot in self.slots.items() if name not in gathered]
-        self._uncomputed = tuple(sorted({name for slot in slots for name in names_of(slot)}))
-        self._filtered = tuple(sorted({name for slot in rest for name in names_of(slot)}))
-        self._foreign = _foreigners(self.slots, self.schema)
+    def __init__(
+        self, slots: dict[str, Slot], predicate: Op | Expr | None, graph: Graph, schema: pa.Schema
+    ) -> None:
+        self.slots, self.predicate, self.graph, self.schema = slots, predicate, graph, schema
+        self._mask = BlockPlan((predicate,)) if isinstance(predicate, Op) else None
+        own = {"": Foreign(predicate, pa.bool_())} if isinstance(predicate, Expr) else {}
+        self._foreign_predicate = _foreigners(own, schema)
+        gathered = {} if predicate is None else self._gathers()
+        computed = {name: ops for name, slot in slots.items() if (ops := ops_of(slot))}
+        self._dense = _Numeric(slots, computed)
+        self._sparse = _Numeric(slots, computed | gathered) if gathered else self._dense
+        self._uncomputed = _read_by(slots.values())
+        self._filtered = _read_by(slot for name, slot in slots.items() if name not in gathered)
+        self._foreign = _foreigners(slots, schema)
+        # What is read beside the inputs of NumPy.
+        self._others = {*self._uncomputed, *_read_by(own.values())}
+        self.columns = tuple(sorted({*self._others, *(op.param for op in self._inputs())}))
 
     @property
     def stored(self) -> frozenset[str]:
         """The decimal columns of which only the low words are read: they may also arrive as 64-bit integers."""
-        others = {name for slot in self.slots.values() for name in names_of(slot)}
-        if isinstance(self.predicate, Expr):
-            others.update(self.predicate.columns)
         inputs = {op.param for op in self._inputs() if pa.types.is_decimal128(op.type)}
-        return frozenset(inputs - others)
+        return frozenset(inputs - self._others)
 
     @property
     def struct_fields(self) -> dict[str, frozenset[str]]:
@@ -86,13 +66,11 @@ class Pass:
         exprs = [slot.expr for slot in self.slots.values() if isinstance(slot, Foreign)]
         if isinstance(self.predicate, Expr):
             exprs.append(self.predicate)
-        whole = {
-            name for slot in self.slots.values() if not isinstance(slot, Foreign) for name in names_of(slot)
-        }
+        whole = set(_read_by(slot for slot in self.slots.values() if not isinstance(slot, Foreign)))
         found: dict[str, frozenset[str]] = {}
         for expr in exprs:
             read = struct_fields(expr.json()) if expr.engine == "polars" else {}
-            whole.update(name for name in expr.columns if name not in read)
+            whole.update({*expr.columns} - {*read})
             for name, fields in read.items():
                 found[name] = found.get(name, frozenset()) | fields
         return {name: fields for name, fields in found.items() if name not in whole}
@@ -132,7 +110,8 @@ class Pass:
             if isinstance(slot, Eager):
                 made[name] = slot.function(*[columns[part] for part in slot.names])
             elif isinstance(slot, Passed) and name not in made:
-                made[name] = retyped(columns[slot.name], slot.type)
+                column = columns[slot.name]
+                made[name] = column if column.type.equals(slot.type) else column.view(slot.type)
         return made
 
     def _passing(self, columns: Columns, num_rows: int) -> Array | None:
@@ -142,8 +121,7 @@ class Pass:
             sink = MaskSink(np.empty(num_rows, np.bool_))
             self._mask.run(columns, blocks(num_rows), [sink])
             return sink.values
-        assert self._foreign_predicate is not None
-        flags = self._foreign_predicate.run(columns, num_rows)[""]
+        flags = self._foreign_predicate[0].run(columns, num_rows)[""]
         values, valid = source(flags, _BOOL).read(RowBlock(0, num_rows, None), None)
         return values if valid is None else values & valid
 
@@ -153,6 +131,34 @@ class Pass:
         if self.predicate is None:
             return lines
         return [f"filter: {self.predicate.engine if isinstance(self.predicate, Expr) else 'numpy'}", *lines]
+
+
+def _read_by(slots: Iterable[Slot]) -> tuple[str, ...]:
+    return tuple(sorted({name for slot in slots for name in names_of(slot)}))
+
+
+class _Numeric:
+    """Computes the outputs `ops`, which are among `slots`, in one pass. Any number of threads may `run` it."""
+
+    def __init__(self, slots: Mapping[str, Slot], ops: Mapping[str, tuple[Op, ...]]) -> None:
+        self._outputs = [(name, slots[name], own[0].dtype) for name, own in ops.items()]
+        self._plan = BlockPlan(tuple(op for own in ops.values() for op in own))
+        self.inputs = self._plan.inputs
+
+    def run(
+        self, columns: Columns, chosen: Iterable[RowBlock], rows: int, recycler: Recycler | None
+    ) -> dict[str, pa.Array]:
+        """Returns the outputs over the blocks `chosen` of `columns`, which have `rows` rows."""
+        if not self._outputs:
+            return {}
+        made = {
+            name: Matrix(slot.names, slot.type, dtype, rows, recycler)
+            if isinstance(slot, Stacked)
+            else ColumnSink(slot.type, dtype, rows, recycler)
+            for name, slot, dtype in self._outputs
+        }
+        self._plan.run(columns, chosen, [sink for one in made.values() for sink in one.sinks])
+        return {name: one.array() for name, one in made.items()}
 
 
 def _where(name: str, slot: Slot) -> str:
@@ -169,15 +175,13 @@ class _Foreigners:
 
     Attributes:
         engine: The engine.
-        names: The names of the outputs.
-        slots: The outputs, without their long sets.
+        slots: The outputs by name, without their long sets.
         reads: The columns that they read, the answers of the long sets among them.
         looked_up: The long sets, by the names of their answers.
     """
 
     engine: str
-    names: tuple[str, ...]
-    slots: tuple[Foreign, ...]
+    slots: Mapping[str, Foreign]
     reads: pa.Schema
     looked_up: Mapping[str, LookedUp]
 
@@ -187,13 +191,13 @@ class _Foreigners:
         # Constants alone still need the number of rows.
         arrays = [columns[name] for name in self.reads.names] or [pa.nulls(rows)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.reads or _NOTHING)
-        exprs = [(slot.expr.source, slot.type) for slot in self.slots]
+        exprs = [(slot.expr.source, slot.type) for slot in self.slots.values()]
         if self.engine == "arrow":
             arrays = run_arrow(exprs, batch)
         else:
-            inside_lists = any('{"Eval":' in slot.expr.json() for slot in self.slots)
+            inside_lists = any('{"Eval":' in slot.expr.json() for slot in self.slots.values())
             arrays = run_polars(exprs, batch, inside_lists=inside_lists)
-        return dict(zip(self.names, arrays, strict=True))
+        return dict(zip(self.slots, arrays, strict=True))
 
 
 def _foreigners(slots: Mapping[str, Slot], schema: pa.Schema) -> tuple[_Foreigners, ...]:
@@ -211,5 +215,5 @@ def _foreigners(slots: Mapping[str, Slot], schema: pa.Schema) -> tuple[_Foreigne
             reads = pa.schema(
                 [pa.field(name, pa.bool_()) if name in sets else schema.field(name) for name in names]
             )
-            found.append(_Foreigners(engine, tuple(own), tuple(own.values()), reads, sets))
+            found.append(_Foreigners(engine, own, reads, sets))
     return tuple(found)

@@ -25,7 +25,7 @@ from arrowflow.expr.compile.slots import (
     steady,
     type_of_expr,
 )
-from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Project, Step, Where
+from arrowflow.expr.compile.steps import FillNull, Keep, Project, Step, Where
 from arrowflow.expr.parse.expression import Expr, expand
 from arrowflow.expr.run.passes import Pass
 from arrowflow.recycler import Recycler
@@ -157,9 +157,6 @@ def _key(step: Step) -> Iterator[object]:
             # The value alone is not enough: 0, 0.0, -0.0 and False are equal, but not the same.
             yield type(output.value)
             yield repr(output.value)
-        elif isinstance(output, Cast):
-            yield output.name
-            yield output.type
         else:
             yield output
 

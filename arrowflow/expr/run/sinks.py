@@ -28,13 +28,14 @@ class ColumnSink:
     _valid: Array | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype == np.bool_:  # packed into bits at the end: blocks do not begin at whole bytes
-            self.values = np.empty(self.rows, np.bool_)
-        else:
-            self._buffer, self.values = allocate(self.rows, self.dtype, self.recycler)
+        self._buffer, self.values = allocate(self.rows, self.dtype, self.recycler)
+
+    @property
+    def sinks(self) -> list[ColumnSink]:
+        """The sink itself."""
+        return [self]
 
     def validity(self, start: int, stop: int, valid: Valid) -> None:
-        """Takes the validity of the rows from `start` to `stop`."""
         if valid is None and self._valid is None:
             return
         if self._valid is None:
@@ -56,7 +57,6 @@ class MaskSink:
     values: Array
 
     def validity(self, start: int, stop: int, valid: Valid) -> None:
-        """Takes the validity of the rows from `start` to `stop`."""
         if valid is not None:
             self.values[start:stop] &= valid
 
@@ -70,7 +70,6 @@ class StackSink:
     nulls: int = 0
 
     def validity(self, start: int, stop: int, valid: Valid) -> None:
-        """Counts the nulls among the rows from `start` to `stop`."""
         if valid is not None:
             self.nulls += stop - start - int(np.count_nonzero(valid))
 
@@ -89,11 +88,7 @@ class Matrix:
     _buffer: pa.Buffer | None = None
 
     def __post_init__(self) -> None:
-        size = self.rows * len(self.names)
-        if self.dtype == np.bool_:
-            self._values = np.empty(size, np.bool_)
-        else:
-            self._buffer, self._values = allocate(size, self.dtype, self.recycler)
+        self._buffer, self._values = allocate(self.rows * len(self.names), self.dtype, self.recycler)
         table = self._values.reshape(self.rows, len(self.names))
         self.sinks = [StackSink(name, table[:, index]) for index, name in enumerate(self.names)]
 

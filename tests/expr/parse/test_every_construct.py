@@ -173,7 +173,7 @@ def test_polars_writes_what_the_parser_reads(construct: str, text: str) -> None:
     form = polars_tree.serialise(source)
     where = f"{construct}: Polars {pl.__version__} writes {text} as {form}"
     assert construct in constructs(json.loads(form)), where
-    assert polars_tree.check(form) is None, where
+    assert polars_check.check(form) is None, where
     back = polars_tree.deserialise(form)
     assert back is not None and polars_tree.serialise(back) == form, where
     if construct in NAMES:
@@ -234,7 +234,7 @@ def test_some_expression_has_the_name_of_each_rule() -> None:
 def test_polars_writes_what_the_parser_refuses(reason: str, text: str) -> None:
     source = source_of(text)
     form = polars_tree.serialise(source)
-    found = polars_tree.check(form)
+    found = polars_check.check(form)
     assert found is not None and reason in found, f"Polars {pl.__version__} writes {text} as {form}: {found}"
     check_refused(source)
 

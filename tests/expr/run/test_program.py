@@ -32,7 +32,7 @@ from arrowflow.expr import (
     output_fields,
     parse_expression,
 )
-from arrowflow.expr.run.selection import BLOCK_ROWS
+from arrowflow.expr.run.columns import BLOCK_ROWS
 from tests.effort import scaled
 
 c, f = pl.col, pc.field
