@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -56,8 +56,7 @@ class ColumnStatistics:
 Statistics = Mapping[str, ColumnStatistics]
 
 
-@dataclass(frozen=True, slots=True)
-class _May:
+class _May(NamedTuple):
     """Whether a predicate may be true, and may be false, for some row."""
 
     true: bool
@@ -85,9 +84,7 @@ def prunable(expr: Expr, schema: pa.Schema) -> Callable[[Statistics, int], bool]
         (True, False)
     """
     test = _Reader(expr.engine == "polars", schema).test(expr.tree())
-    if test is None:
-        return None
-    return lambda statistics, num_rows: not test(statistics, num_rows).true
+    return None if test is None else lambda statistics, num_rows: not test(statistics, num_rows).true
 
 
 @dataclass(frozen=True, slots=True)

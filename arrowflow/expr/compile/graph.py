@@ -77,15 +77,11 @@ class Graph:
 
     def convert(self, arg: Op, type: pa.DataType) -> Op:
         """Returns `arg` with its values converted to the numbers of `type`, as C does."""
-        if arg.type.equals(type):
-            return arg
-        return self.op("convert", (arg,), type)
+        return arg if arg.type.equals(type) else self.op("convert", (arg,), type)
 
     def retype(self, arg: Op, type: pa.DataType) -> Op:
         """Returns `arg` with the same stored values under another Arrow type."""
-        if arg.type.equals(type):
-            return arg
-        return self.input(arg.param, type) if arg.kernel == INPUT else self.op("convert", (arg,), type)
+        return self.input(arg.param, type) if arg.kernel == INPUT else self.convert(arg, type)
 
 
 def reachable(roots: Iterable[Op]) -> list[Op]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Graph, Op
 from arrowflow.expr.compile.lowering import EXACT_DIGITS, FLOATS, SHARED, Lowering, require, stored_type
-from arrowflow.expr.parse.tree import COMPARISONS, MIRRORED, Call, Literal, Node
+from arrowflow.expr.parse.tree import COMPARISONS, Call, Literal, Node
 from arrowflow.types import is_number, numpy_dtype
 
 
@@ -27,22 +27,19 @@ class ArrowLowering(Lowering):
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
         return _fits(source, target)
 
-    def comparison(self, call: Call, left: Node, right: Node) -> Op:
-        if isinstance(left, Literal):
-            require(not isinstance(right, Literal))
-            return self.lower(Call(MIRRORED[call.function], (right, left)))
-        if not isinstance(right, Literal) or right.type is None or not is_number(right.type):
-            return super().comparison(call, left, right)
-        op = self.lower(left)
-        if op.type.equals(right.type) or (op.type in FLOATS and pa.types.is_integer(right.type)):
-            return super().comparison(call, left, right)
+    def compared(self, op: Op, literal: Literal) -> tuple[Op, Op]:
+        type = literal.type
+        if type is None or not is_number(type):
+            return super().compared(op, literal)
+        if op.type.equals(type) or (op.type in FLOATS and pa.types.is_integer(type)):
+            return super().compared(op, literal)
         # pyarrow compares in the wider of both types. Its conversion of 64 bits is checked, and may fail. pyarrow takes
         # a constant as a float32 where a float32 holds the constant.
-        require(_fits(op.type, right.type) and (right.type not in FLOATS or _fits(op.type, pa.float32())))
-        constant = self.constant(right, right.type)
-        return self.compare(call.function, self.graph.convert(op, right.type), constant, constant=True)
+        require(_fits(op.type, type) and (type not in FLOATS or _fits(op.type, pa.float32())))
+        return self.graph.convert(op, type), self.constant(literal, type)
 
     def arithmetic(self, call: Call, left: Node, right: Node, *, checked: bool = False) -> Op:
+        """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
         require(type in FLOATS or (pa.types.is_integer(type) and not checked and call.function != "divide"))
         operands = (self.operand(left, type), self.operand(right, type))
@@ -51,6 +48,7 @@ class ArrowLowering(Lowering):
         return self.graph.op(call.function, operands, type)
 
     def cast(self, call: Call, value: Node, *, to_type: pa.DataType, **allowed: object) -> Op:
+        """Lowers a conversion between types."""
         require(not any(allowed.values()))
         return safe_cast(self.graph, self.lower(value), to_type)
 
@@ -89,7 +87,7 @@ def _fits(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 ArrowLowering.rules = SHARED | {
-    **dict.fromkeys(COMPARISONS, ArrowLowering.comparison),
+    **dict.fromkeys(COMPARISONS, Lowering.comparison),
     **dict.fromkeys(("add", "subtract", "multiply", "divide"), ArrowLowering.arithmetic),
     "log": Lowering.float_function,
     "cast": ArrowLowering.cast,

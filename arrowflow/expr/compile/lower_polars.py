@@ -63,12 +63,13 @@ class PolarsLowering(Lowering):
             return test("either", test(function, left, right), test("is_nan", left))
         return test("both", test("not", test("less_equal", left, right)), test("not", test("is_nan", right)))
 
-    def compared(self, literal: Literal, type: pa.DataType) -> Op:
-        if literal.type is None and type in FLOATS and isinstance(literal.value, float):
-            return self.constant_as(literal, type)
-        return self.constant(literal, type)
+    def compared(self, op: Op, literal: Literal) -> tuple[Op, Op]:
+        if literal.type is None and op.type in FLOATS and isinstance(literal.value, float):
+            return op, self.constant_as(literal, op.type)
+        return super().compared(op, literal)
 
     def arithmetic(self, call: Call, left: Node, right: Node) -> Op:
+        """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
         require(is_number(type))
         for constant, other in ((left, right), (right, left)):
@@ -94,6 +95,7 @@ class PolarsLowering(Lowering):
             require(value >= 0)  # else Polars makes both signed integers first, which may not hold them
 
     def integer_division(self, call: Call, dividend: Node, divisor: Node) -> Op:
+        """Lowers `//` and `%`."""
         # The divisor has to be a positive constant. A division by zero is null, and floats take another algorithm.
         type = self.type_of(call)
         require(pa.types.is_integer(type) and isinstance(divisor, Literal))
@@ -102,6 +104,7 @@ class PolarsLowering(Lowering):
         return self.graph.op(call.function, operands, type)
 
     def logarithm(self, call: Call, value: Node, base: Node) -> Op:
+        """Lowers logarithms of a constant base."""
         number = base.value if isinstance(base, Literal) else None
         if not isinstance(number, int | float) or number <= 1:
             raise Unsupported
@@ -114,24 +117,21 @@ class PolarsLowering(Lowering):
         return self.graph.op("divide", (natural, divisor), natural.type)
 
     def between(self, call: Call, value: Node, low: Node, high: Node, *, closed: str) -> Op:
+        """Lowers a test for lying in an interval."""
         require(closed in BETWEEN)
         above, below = BETWEEN[closed]
         tests = (Call(above, (value, low)), Call(below, (value, high)))
         return self.graph.op("and", tuple(self.lower(test) for test in tests), pa.bool_())
 
     def is_not_nan(self, call: Call, value: Node) -> Op:
+        """Lowers the test for anything but NaN."""
         return self.lower(Call("not", (Call("is_nan", (value,)),)))
 
-    def cast(self, call: Call, value: Node, *, options: object) -> Op:
+    def cast(self, call: Call, value: Node, *, options: object = "Strict") -> Op:
+        """Lowers a conversion between types, and the view of dates and times as the integers that they are stored as."""
         require(options in ("Strict", "NonStrict"))
-        return self._converted(value, self.type_of(call))
-
-    def to_physical(self, call: Call, value: Node) -> Op:
-        """Lowers the view of dates and times as the integers that they are stored as."""
-        return self._converted(value, self.type_of(call))
-
-    def _converted(self, node: Node, type: pa.DataType) -> Op:
-        op = self.lower(node)
+        type = self.type_of(call)
+        op = self.lower(value)
         source = op.type
         if source.equals(type):
             return op
@@ -162,6 +162,5 @@ PolarsLowering.rules = SHARED | {
     "log": PolarsLowering.logarithm,
     "is_between": PolarsLowering.between,
     "is_not_nan": PolarsLowering.is_not_nan,
-    "cast": PolarsLowering.cast,
-    "to_physical": PolarsLowering.to_physical,
+    **dict.fromkeys(("cast", "to_physical"), PolarsLowering.cast),
 }

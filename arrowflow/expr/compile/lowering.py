@@ -105,18 +105,19 @@ class Lowering:
     # -- rules that both engines share
 
     def comparison(self, call: Call, left: Node, right: Node) -> Op:
+        """Lowers `==`, `!=`, `<`, `<=`, `>` and `>=`."""
         function = call.function
         if isinstance(left, Literal):
             left, right, function = right, left, MIRRORED[function]
         require(not isinstance(left, Literal))
         op = self.lower(left)
-        other = self.compared(right, op.type) if isinstance(right, Literal) else self.lower(right)
+        op, other = self.compared(op, right) if isinstance(right, Literal) else (op, self.lower(right))
         require(other.type.equals(op.type) and not pa.types.is_boolean(op.type))
         return self.compare(function, op, other, constant=isinstance(right, Literal))
 
-    def compared(self, literal: Literal, type: pa.DataType) -> Op:
-        """Returns `literal` as the operand with which a column of `type` is compared."""
-        return self.constant(literal, type)
+    def compared(self, op: Op, literal: Literal) -> tuple[Op, Op]:
+        """Returns an operation and a literal as the operands that the engine compares."""
+        return op, self.constant(literal, op.type)
 
     def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
         """Returns the comparison of two lowered operands, by the rules of the engine."""
@@ -129,10 +130,12 @@ class Lowering:
         return self.graph.op(call.function, ops, pa.bool_())
 
     def null_test(self, call: Call, value: Node, *, nan_is_null: bool = False) -> Op:
+        """Lowers the tests for null."""
         require(not nan_is_null)
         return self.graph.op(call.function, (self.lower(value),), pa.bool_())
 
     def float_test(self, call: Call, value: Node) -> Op:
+        """Lowers the tests for NaN, infinite and finite."""
         op = self.lower(value)
         require(op.type in FLOATS)
         return self.graph.op(call.function, (op,), pa.bool_())
@@ -144,6 +147,7 @@ class Lowering:
         return self.graph.op(call.function, (op,), op.type)
 
     def absolute(self, call: Call, value: Node, *, checked: bool = False) -> Op:
+        """Lowers the absolute value and the negation."""
         op = self.lower(value)
         require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not checked))
         return self.graph.op(call.function, (op,), op.type)
@@ -158,6 +162,7 @@ class Lowering:
         return self.graph.op("square", (op,), type)
 
     def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
+        """Lowers a choice between two values by a condition."""
         type = self.type_of(call)
         require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
         condition = self.lower(test)

@@ -102,8 +102,7 @@ def metadata_of(slot: Slot, schema: pa.Schema) -> Mapping[bytes, bytes] | None:
     field: pa.Field | None = None
     if pa.types.is_dictionary(slot.type):
         if isinstance(slot, Passed | Eager):  # nothing but `FillingCodes` makes codes
-            (name,) = names_of(slot)
-            field = schema.field(name)
+            field = schema.field(*names_of(slot))
         elif isinstance(slot, Foreign) and slot.expr.engine == "polars":
             field = polars_field(slot.expr.whole, schema)
     return None if field is None else field.metadata

@@ -30,20 +30,18 @@ class Members:
     Args:
         keys: The texts or binaries; nulls and values that come twice may be among them.
         nulls_equal: Whether a null is in the set if the set has a null. Otherwise the answer for a null is null.
+
+    Attributes:
+        dtype: The type of the keys.
     """
 
     def __init__(self, keys: pl.Series, *, nulls_equal: bool) -> None:
-        self._keys = keys
+        self._keys, self.dtype = keys, keys.dtype
         self._nulls_equal = nulls_equal
         self._array: pa.Array = keys.to_arrow(compat_level=pl.CompatLevel.oldest())
         lengths = keys.bin.size() if keys.dtype == pl.Binary else keys.str.len_bytes()
         self._has_hashes = bool((lengths > MOST_INLINE).any())
         self._index = Once(self._made)
-
-    @property
-    def dtype(self) -> pl.DataType:
-        """The type of the keys."""
-        return self._keys.dtype
 
     def __call__(self, array: pa.Array) -> pa.Array:
         """Returns the answers for texts or binaries with offsets, as booleans."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -86,7 +85,7 @@ def _kind(name: str) -> str:
 @lru_cache(maxsize=1024)
 def read(data: bytes) -> Node:
     """Returns the tree of the serialised expression `data`."""
-    return _Reader(entries(data), constants(data)).node()
+    return _read(entries(data), 0, constants(data))[0]
 
 
 @lru_cache(maxsize=1024)
@@ -154,46 +153,34 @@ def constants(data: bytes) -> pa.RecordBatch:
     return pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reads the prefix-ordered entries once, front to back."""
-
-    entries: list[tuple[str, str]]
-    constants: pa.RecordBatch
-    at: int = field(default=0)
-
-    def node(self) -> Node:
-        start = self.at
-        key, value = self.entries[self.at]
-        self.at += 1
-        if key == "field_ref":
-            return Column(value)
-        if key == "nested_field_ref":
-            parts = [self.entries[self.at + index][1] for index in range(int(value))]
-            self.at += int(value)
-            return Call("arrow:field", (Column(parts[0]),), (), self._part(start))
-        if key == "literal":
-            column = self.constants.column(int(value))
-            return Literal(_constant(column), column.type)
-        return self._call(start, value)
-
-    def _call(self, start: int, name: str) -> Node:
-        args: list[Node] = []
-        options: dict[str, object] = {"checked": True} if name.endswith("_checked") else {}
-        while self.entries[self.at][0] != "end":
-            key, value = self.entries[self.at]
-            if key == "options":
-                options |= _options(self.constants.column(int(value)))
-                self.at += 1
+def _read(entries: list[tuple[str, str]], start: int, constants: pa.RecordBatch) -> tuple[Node, int]:
+    """Returns the node that begins at the entry `start`, and where the next one begins."""
+    key, value = entries[start]
+    at = start + 1
+    if key == "field_ref":
+        return Column(value), at
+    if key == "literal":
+        column = constants.column(int(value))
+        return Literal(_constant(column), column.type), at
+    args: list[Node] = []
+    options: dict[str, object] = {"checked": True} if value.endswith("_checked") else {}
+    if key == "nested_field_ref":
+        function = "arrow:field"
+        args.append(Column(entries[at][1]))
+        at += int(value)
+    else:
+        function = _FUNCTIONS.get(value, f"arrow:{value}")
+        while entries[at][0] != "end":
+            if entries[at][0] == "options":
+                options |= _options(constants.column(int(entries[at][1])))
+                at += 1
             else:
-                args.append(self.node())
-        self.at += 1
-        function = _FUNCTIONS.get(name, f"arrow:{name}")
-        return Call(function, tuple(args), tuple(sorted(options.items())), self._part(start))
-
-    def _part(self, start: int) -> bytes:
-        """The serialised form of the entries since `start`, as an expression of its own."""
-        return written(self.entries[start : self.at], self.constants.columns)
+                arg, at = _read(entries, at, constants)
+                args.append(arg)
+        at += 1
+    # The serialised form of these entries is an expression of its own.
+    source = written(entries[start:at], constants.columns)
+    return Call(function, tuple(args), tuple(sorted(options.items())), source), at
 
 
 def _options(column: pa.Array) -> dict[str, Any]:

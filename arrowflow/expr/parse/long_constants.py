@@ -6,7 +6,7 @@ The sets are taken out of the expression. Columns stand in their place.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import polars as pl
@@ -17,7 +17,7 @@ from arrowflow.expr.parse.polars_check import is_literal_list
 from arrowflow.expr.parse.polars_tree import Subexpression, parts, read, value_of
 from arrowflow.expr.parse.tree import Call, Literal, Node, walk
 
-_RENAMING = ('"KeepName"', '"RenameAlias"')
+_NAMING = ("Alias", "KeepName", "RenameAlias")
 
 
 class LongMapping(NamedTuple):
@@ -62,7 +62,7 @@ def long_mapping(text: str) -> LongMapping | None:
     """Returns the mapping of an expression that is nothing but `replace_strict` of a column by a long list of constants."""
     if not isinstance(text, Text) or '"ReplaceStrict"' not in text:
         return None
-    body = _unnamed(loads(text), "Alias", "KeepName").get("Function")
+    body = _unnamed(text, ("Alias", "KeepName")).get("Function")
     if body is None or body["function"] != {"ReplaceStrict": {"return_dtype": None}}:
         return None
     column, *constants = body["input"]
@@ -77,7 +77,7 @@ def long_sets(text: str) -> tuple[LongSet, ...]:
     if not isinstance(text, Text) or '"IsIn"' not in text:
         return ()
     found: dict[str, Json] = {}
-    _rebuilt(_inner(text), lambda node: found.setdefault(_name(node), node))
+    _rebuilt(_unnamed(text), lambda node: found.setdefault(_name(node), node))
     known = {part.source: part.args[-1] for part in walk(read(text)) if isinstance(part, Call) and part.args}
     sets = (_read(name, node["Function"], known.get(dumps(node))) for name, node in found.items())
     return tuple(one for one in sets if one is not None)
@@ -93,21 +93,18 @@ def without(text: str, sets: Collection[LongSet]) -> Subexpression | None:
         name = _name(node)
         return {"Alias": [{"Column": name}, names[name]]} if name in names else node
 
-    found = parts([_rebuilt(_inner(text), column)])
+    found = parts([_rebuilt(_unnamed(text), column)])
     # Functions that rename would take the names of these columns.
-    return found[0] if found and not any(each in found[0].text for each in _RENAMING) else None
+    return found[0] if found and not any(f'"{kind}"' in found[0].text for kind in _NAMING[1:]) else None
 
 
-def _unnamed(node: Json, *naming: str) -> Json:
-    """Returns a tree without the nodes around it that name its result."""
+def _unnamed(text: str, naming: Sequence[str] = _NAMING) -> Json:
+    """Returns the tree of an expression without the nodes around it that name its result."""
+    node = loads(text)
     while isinstance(node, dict) and (kind := next(iter(node))) in naming:
         body = node[kind]
         node = body[0] if kind == "Alias" else body["expr"] if kind == "RenameAlias" else body
     return node
-
-
-def _inner(text: str) -> Json:
-    return _unnamed(loads(text), "Alias", "KeepName", "RenameAlias")
 
 
 def _rebuilt(node: Json, instead: Callable[[Json], Json]) -> Json:

@@ -17,9 +17,6 @@ _SAMPLES: Final = 1000
 class ManyTexts:
     """The texts or binaries of a long list, as Polars holds them.
 
-    Args:
-        series: The values.
-
     Attributes:
         series: The values.
         type: `str` or `bytes`.

@@ -94,10 +94,7 @@ def _faults(node: Json) -> Iterator[str]:
         return
     (kind, body), *_ = node.items()
     visit = _VISITORS.get(kind)
-    if visit is None:
-        yield _describe(kind, body)
-    else:
-        yield from visit(body)
+    yield from [_describe(kind, body)] if visit is None else visit(body)
 
 
 def _describe(kind: str, body: Json) -> str:
@@ -198,8 +195,7 @@ def function_path(function: Json) -> tuple[str, str, Json]:
     if name not in _ALLOWED:
         return "", name, body
     if isinstance(body, dict):
-        inner, settings = next(iter(body.items()))
-        return name, inner, settings
+        return name, *next(iter(body.items()))
     return name, str(body), None
 
 

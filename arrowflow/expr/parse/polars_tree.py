@@ -226,8 +226,7 @@ def _chooses(kind: str, body: Json) -> bool:
 
 def parts(nodes: Iterable[Json]) -> tuple[Subexpression, ...]:
     """Returns the nodes that JSON can express, each as an expression of its own."""
-    texts = [dumps(node) for node in nodes]
-    found = ((deserialise(text), text) for text in texts)
+    found = ((deserialise(text), text) for text in map(dumps, nodes))
     return tuple(
         Subexpression(expr, text, column_names(read(text))) for expr, text in found if expr is not None
     )
@@ -329,7 +328,10 @@ def value_of(node: Json) -> pl.Series | None:
 def _constant(node: Json, *, is_set: bool = False) -> Literal | None:
     try:
         series = value_of(node)
-        if series is None or series.len() != 1 or not _is_flat(series.dtype):
+        if series is None or series.len() != 1:
+            return None
+        inner = series.dtype.inner if isinstance(series.dtype, pl.List) else series.dtype
+        if inner.is_nested() or inner == pl.Object:
             return None
         many = many_values(series) if is_set else None
         found = (series if many is None else series.clear()).to_arrow()
@@ -364,8 +366,3 @@ def _read_literal(node: Json, *, is_set: bool = False) -> Node:
         return _opaque(node) if value is None or isinstance(value, str) else Literal(value, None)
     found = _constant(node, is_set=is_set) if is_literal_list(node) else None
     return found or _opaque(node)
-
-
-def _is_flat(dtype: pl.DataType) -> bool:
-    inner = dtype.inner if isinstance(dtype, pl.List) else dtype
-    return not inner.is_nested() and inner != pl.Object

@@ -84,7 +84,10 @@ class BlockPlan:
                 done += len(block)
         # After an error the scratch is not given back: nobody relies on it, and broken runs must not make the pool
         # grow.
-        self._give_back(scratch)
+        # A view of an input or an output would keep its buffer alive.
+        scratch.values[:] = self._constants
+        scratch.valids[:] = [None] * len(self._constants)
+        self._pool.append(scratch)
 
     def _run_block(
         self, scratch: Scratch, sources: Sequence[Source], sinks: Sequence[Sink], block: RowBlock, done: int
@@ -110,12 +113,6 @@ class BlockPlan:
         except IndexError:
             slots = [np.empty(BLOCK_ROWS, dtype) for dtype in self._dtypes]
             return Scratch(slots, list(self._constants), [None] * len(self._constants))
-
-    def _give_back(self, scratch: Scratch) -> None:
-        # A view of an input or an output would keep its buffer alive.
-        scratch.values[:] = self._constants
-        scratch.valids[:] = [None] * len(self._constants)
-        self._pool.append(scratch)
 
 
 def _compute(ins: _Instruction, values: list[Any], valids: list[Valid], out: Array) -> Valid:

@@ -84,13 +84,13 @@ def run_polars(
     """
     # With one row, or one value in all lists, Polars cannot tell a column from a constant, and rounds a division
     # otherwise. Such a chunk would then differ from its neighbours.
-    run = _run_twice if batch.num_rows == 1 or inside_lists else _run_polars
-    return _guard(DataError, [expr for expr, _ in exprs], lambda: run(exprs, batch))
+    twice = batch.num_rows == 1 or inside_lists
 
+    def run() -> list[pa.Array]:
+        arrays = _run_polars(exprs, pa.concat_batches([batch, batch]) if twice else batch)
+        return [array.slice(0, batch.num_rows) for array in arrays] if twice else arrays
 
-def _run_twice(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
-    arrays = _run_polars(exprs, pa.concat_batches([batch, batch]))
-    return [array.slice(0, batch.num_rows) for array in arrays]
+    return _guard(DataError, [expr for expr, _ in exprs], run)
 
 
 def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:

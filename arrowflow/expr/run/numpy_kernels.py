@@ -47,7 +47,7 @@ def _in_float64(function: Callable[..., Any]) -> Kernel:
 
     NumPy's own float32 loops are up to 4 ulps (`log`) and 3 ulps (`exp`) from the engines if the CPU has AVX2.
     """
-    return lambda args, out: function(args[0], out=out, dtype=np.float64, casting="unsafe")
+    return lambda args, out: function(*args, out=out, dtype=np.float64, casting="unsafe")
 
 
 def _log1p(args: tuple[Operand, ...], out: Array) -> None:
@@ -65,15 +65,6 @@ def _log1p(args: tuple[Operand, ...], out: Array) -> None:
     np.copysign(out, x, out=out)  # of -0.0
     if not (usual := np.isfinite(lost)).all():  # of -1, infinities and NaN
         np.log1p(x, out=out, where=~usual)
-
-
-def _convert(args: tuple[Operand, ...], out: Array) -> None:
-    np.copyto(out, args[0], casting="unsafe")
-
-
-def _quotient(args: tuple[Operand, ...], out: Array) -> None:
-    # One call takes the interpreter lock once. Two calls are no faster alone, and wait twice for other threads.
-    np.divide(args[0], args[1], out=out, dtype=np.float64, casting="unsafe")
 
 
 def _decimal_to_float32(args: tuple[Operand, ...], out: Array) -> None:
@@ -96,7 +87,8 @@ KERNELS: Final[dict[str, Kernel]] = {
     **{name: _ufunc(getattr(np, name)) for name in COMPARISONS},
     **{name: _ufunc(getattr(np, name)) for name in ("add", "subtract", "multiply", "divide", "floor_divide")},
     **{name: _ufunc(getattr(np, name)) for name in ("abs", "square", "sqrt", "floor", "ceil")},
-    "quotient": _quotient,
+    # One call takes the interpreter lock once. Two calls are no faster alone, and wait twice for other threads.
+    "quotient": _in_float64(np.divide),
     "modulo": _ufunc(np.remainder),
     "negate": _ufunc(np.negative),
     "exp": _in_float64(np.exp),
@@ -108,7 +100,7 @@ KERNELS: Final[dict[str, Kernel]] = {
     "is_nan": _ufunc(np.isnan),
     "is_finite": _ufunc(np.isfinite),
     "is_infinite": _ufunc(np.isinf),
-    "convert": _convert,
+    "convert": lambda args, out: np.copyto(out, args[0], casting="unsafe"),
     "decimal_to_float32": _decimal_to_float32,
 }
 
@@ -157,10 +149,7 @@ def _fill(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> V
 
 
 def _is_null(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
-    if valids[0] is None:
-        out[:] = False
-    else:
-        np.logical_not(valids[0], out=out)
+    np.logical_not(True if valids[0] is None else valids[0], out=out)
     return None
 
 
@@ -185,8 +174,7 @@ def _if_else(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -
 
 def _if_else_null(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
     """Pyarrow's if_else: a null condition gives null."""
-    valid = _if_else(args, valids, out)
-    return both(valids[0], valid)
+    return both(valids[0], _if_else(args, valids, out))
 
 
 def both(left: Valid, right: Valid) -> Valid:

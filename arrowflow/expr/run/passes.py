@@ -22,7 +22,6 @@ from arrowflow.types import Array
 
 Columns = Mapping[str, pa.Array]
 _NOTHING = pa.schema([("", pa.null())])
-_BOOL = np.dtype(np.bool_)
 
 
 class Pass:
@@ -43,7 +42,12 @@ class Pass:
         self._mask = BlockPlan((predicate,)) if isinstance(predicate, Op) else None
         own = {"": Foreign(predicate, pa.bool_())} if isinstance(predicate, Expr) else {}
         self._foreign_predicate = _foreigners(own, schema)
-        gathered = {} if predicate is None else self._gathers()
+        # The passed columns that NumPy copies row by row when a predicate drops some.
+        passed = {
+            name: slot for name, slot in slots.items() if predicate is not None and isinstance(slot, Passed)
+        }
+        gathers = {name: graph.gather(slot.name, slot.type) for name, slot in passed.items()}
+        gathered = {name: (op,) for name, op in gathers.items() if op is not None}
         computed = {name: ops for name, slot in slots.items() if (ops := ops_of(slot))}
         self._dense = _Numeric(slots, computed)
         self._sparse = _Numeric(slots, computed | gathered) if gathered else self._dense
@@ -52,12 +56,13 @@ class Pass:
         self._foreign = _foreigners(slots, schema)
         # What is read beside the inputs of NumPy.
         self._others = {*self._uncomputed, *_read_by(own.values())}
-        self.columns = tuple(sorted({*self._others, *(op.param for op in self._inputs())}))
+        self._inputs = self._dense.inputs + (() if self._mask is None else self._mask.inputs)
+        self.columns = tuple(sorted({*self._others, *(op.param for op in self._inputs)}))
 
     @property
     def stored(self) -> frozenset[str]:
         """The decimal columns of which only the low words are read: they may also arrive as 64-bit integers."""
-        inputs = {op.param for op in self._inputs() if pa.types.is_decimal128(op.type)}
+        inputs = {op.param for op in self._inputs if pa.types.is_decimal128(op.type)}
         return frozenset(inputs - self._others)
 
     @property
@@ -74,16 +79,6 @@ class Pass:
             for name, fields in read.items():
                 found[name] = found.get(name, frozenset()) | fields
         return {name: fields for name, fields in found.items() if name not in whole}
-
-    def _inputs(self) -> tuple[Op, ...]:
-        """The input columns that NumPy computes with."""
-        return self._dense.inputs + (() if self._mask is None else self._mask.inputs)
-
-    def _gathers(self) -> dict[str, tuple[Op, ...]]:
-        """The passed columns that NumPy copies row by row when a predicate drops some."""
-        passed = {name: slot for name, slot in self.slots.items() if isinstance(slot, Passed)}
-        gathers = {name: self.graph.gather(slot.name, slot.type) for name, slot in passed.items()}
-        return {name: (op,) for name, op in gathers.items() if op is not None}
 
     def run(self, columns: Columns, num_rows: int, recycler: Recycler | None) -> tuple[Columns, int]:
         """Returns the output columns for the input `columns` of `num_rows` rows, and their number of rows.
@@ -122,7 +117,7 @@ class Pass:
             self._mask.run(columns, blocks(num_rows), [sink])
             return sink.values
         flags = self._foreign_predicate[0].run(columns, num_rows)[""]
-        values, valid = source(flags, _BOOL).read(RowBlock(0, num_rows, None), None)
+        values, valid = source(flags, np.dtype(np.bool_)).read(RowBlock(0, num_rows, None), None)
         return values if valid is None else values & valid
 
     def explain(self) -> list[str]:

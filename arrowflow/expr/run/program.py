@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -236,7 +236,14 @@ class _Builder:
     def _where(self, step: Where) -> bool:
         if self.projected:
             return False
-        predicate = self._predicate(step.predicate)
+        parts = expand(step.predicate, self.schema)
+        types = [type_of_expr(part, self.schema) for part in parts]
+        if len(parts) != 1 or not pa.types.is_boolean(types[0]):
+            raise PlanError(
+                f"a filter needs one boolean expression, {step.predicate!r} gives {', '.join(map(str, types))}"
+            )
+        op = lowered(parts[0], types[0], self._env, self.schema, self.graph)
+        predicate = steady(parts[0], types[0], self.schema) if op is None else op
         if self.predicate is None:
             self.predicate = predicate
         elif isinstance(predicate, Op) and isinstance(self.predicate, Op):
@@ -245,16 +252,6 @@ class _Builder:
         else:
             return False
         return True
-
-    def _predicate(self, expr: Expr) -> Op | Expr:
-        parts = expand(expr, self.schema)
-        types = [type_of_expr(part, self.schema) for part in parts]
-        if len(parts) != 1 or not pa.types.is_boolean(types[0]):
-            raise PlanError(
-                f"a filter needs one boolean expression, {expr!r} gives {', '.join(map(str, types))}"
-            )
-        op = lowered(parts[0], types[0], self._env, self.schema, self.graph)
-        return steady(parts[0], types[0], self.schema) if op is None else op
 
     def _project(self, step: Project) -> bool:
         _check_names([name for name, _ in step.outputs])
@@ -289,15 +286,16 @@ class _Builder:
             # An input alone has the same values under another type.
             return Passed(slot.op.param, slot.type) if slot.op.kernel == INPUT else slot
         reads = {name: self.slots[name] for name in names_of(slot)}
-        passed = {name: source.name for name, source in reads.items() if self._same_type(source)}
+        passed = {
+            name: source.name
+            for name, source in reads.items()
+            if isinstance(source, Passed) and source.type.equals(self.input.field(source.name).type)
+        }
         if len(passed) < len(reads):
             return None
         if isinstance(slot, Eager):
             return Eager(tuple(passed[name] for name in slot.names), slot.type, slot.function)
         return None if any(name != source for name, source in passed.items()) else slot
-
-    def _same_type(self, slot: Slot) -> TypeGuard[Passed]:
-        return isinstance(slot, Passed) and slot.type.equals(self.input.field(slot.name).type)
 
     def described_schema(self) -> pa.Schema:
         """Returns the schema of the current columns, with the values of the codes of enums."""

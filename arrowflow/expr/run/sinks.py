@@ -36,6 +36,7 @@ class ColumnSink:
         return [self]
 
     def validity(self, start: int, stop: int, valid: Valid) -> None:
+        """Takes the validity of the rows from `start` to `stop`."""
         if valid is None and self._valid is None:
             return
         if self._valid is None:
@@ -57,6 +58,7 @@ class MaskSink:
     values: Array
 
     def validity(self, start: int, stop: int, valid: Valid) -> None:
+        """Takes the validity of the rows from `start` to `stop`."""
         if valid is not None:
             self.values[start:stop] &= valid
 
@@ -70,6 +72,7 @@ class StackSink:
     nulls: int = 0
 
     def validity(self, start: int, stop: int, valid: Valid) -> None:
+        """Counts the nulls among the rows from `start` to `stop`."""
         if valid is not None:
             self.nulls += stop - start - int(np.count_nonzero(valid))
 
