@@ -14,23 +14,12 @@ from arrowflow.formats.casting import cast_exactly, casts, check_scale
 from arrowflow.formats.offsets import has_same_values
 from arrowflow.interchange.enums import as_enum, enum_of
 from arrowflow.lazy import compute as pc
-from arrowflow.types import WITHOUT_ARRAYS, is_string
+from arrowflow.types import FIXED, WITHOUT_ARRAYS, is_string
 
 _UNITS: Final = ("s", "ms", "us", "ns")
 _MAX_OFFSET: Final = 2**31 - 1
 
-_NUMBERS: Final = (
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.uint8(),
-    pa.uint16(),
-    pa.uint32(),
-    pa.uint64(),
-)
-_OTHERS: Final = (pa.float16(), pa.float32(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("s"))
-_FLAT: Final = frozenset(type.id for type in (*_NUMBERS, *_OTHERS))
+_FLAT: Final = frozenset((*FIXED, pa.timestamp("s").id))
 """Types of fixed width that need no decoding. They come first, since files may have ten thousand columns."""
 
 
@@ -375,22 +364,22 @@ def leaf_types(type: pa.DataType) -> list[pa.DataType]:
     return [type]
 
 
-def width_bits(type: pa.DataType) -> int | None:
-    """Returns the bits that one value takes, with its validity bit, or None if that depends on the value."""
+def width_bits(type: pa.DataType, validity_bits: int = 1) -> int | None:
+    """Returns the bits that one value takes, with its validity bit, or None if that depends on the value.
+
+    Files need not store validity bits: with `validity_bits=0` these are the bits that are there in any case.
+    """
     if type.id in _FLAT:
-        return int(type.bit_width) + 1
+        return int(type.bit_width) + validity_bits
     if isinstance(type, pa.BaseExtensionType):
-        return width_bits(type.storage_type)
+        return width_bits(type.storage_type, validity_bits)
     if pa.types.is_null(type):
         return 0
     if pa.types.is_fixed_size_list(type):
-        inner = width_bits(type.value_type)
-        return None if inner is None else inner * int(type.list_size) + 1
+        inner = width_bits(type.value_type, validity_bits)
+        return None if inner is None else inner * int(type.list_size) + validity_bits
     if pa.types.is_struct(type):
-        fields: list[Any] = [width_bits(field.type) for field in type.fields]
-        return None if None in fields else sum(fields) + 1
-    return int(type.bit_width) + 1 if pa.types.is_primitive(type) or _is_packed(type) else None
-
-
-def _is_packed(type: pa.DataType) -> bool:
-    return pa.types.is_fixed_size_binary(type) or pa.types.is_decimal(type)
+        fields: list[Any] = [width_bits(field.type, validity_bits) for field in type.fields]
+        return None if None in fields else sum(fields) + validity_bits
+    is_packed = pa.types.is_fixed_size_binary(type) or pa.types.is_decimal(type)
+    return int(type.bit_width) + validity_bits if pa.types.is_primitive(type) or is_packed else None

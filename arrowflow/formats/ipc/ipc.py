@@ -24,7 +24,7 @@ from arrowflow.formats.ipc.checks import (
     recounted,
     with_columns,
 )
-from arrowflow.formats.ipc.messages import TRAILER_BYTES, listed, walk
+from arrowflow.formats.ipc.messages import TRAILER_BYTES, Messages, listed, walk
 from arrowflow.formats.ipc.metadata import (
     DICTIONARY,
     RECORD_BATCH,
@@ -51,13 +51,11 @@ class _Details:
     """The details that `IpcFormat` keeps of a file.
 
     Attributes:
-        head: The schema message, with which a stream of batches starts.
+        messages: The messages of the file.
         names: Names of the columns, in the order of the file.
         unsafe: Numbers of the columns with offsets, codes or texts, which are checked; in other columns a bad value
             is only wrong.
-        needed: For each record batch the blocks of the dictionaries that its readers need.
         dictionary_bytes: The bytes that compressed dictionaries announce.
-        batches: Block of each record batch.
         compressed: Whether the record batches are compressed.
         column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
         first_buffers: For each column the number of its first buffer, then the number of all buffers.
@@ -67,12 +65,10 @@ class _Details:
         is_stream: Whether it is no file, but a stream, of which each batch is read by itself.
     """
 
-    head: pa.Buffer
+    messages: Messages
     names: tuple[str, ...]
     unsafe: frozenset[int]
-    needed: tuple[tuple[Block, ...], ...]
     dictionary_bytes: int
-    batches: tuple[Block, ...]
     compressed: tuple[bool, ...]
     column_bytes: npt.NDArray[np.int64]
     first_buffers: tuple[int, ...]
@@ -100,21 +96,18 @@ class IpcFormat(Format):
             messages = listed(store, file, *found)
             if not store.is_local:
                 check_head(messages.head, stored)
-        dictionaries, blocks = messages.dictionaries, messages.batches
-        batches = _read_metadata(store, file, blocks, len(stored))
-        encoded = zip(dictionaries, _read_metadata(store, file, dictionaries, 1, DICTIONARY), strict=True)
+        batches = _read_metadata(store, file, messages.batches, len(stored))
+        dictionaries = _read_metadata(store, file, messages.dictionaries, 1, DICTIONARY)
+        encoded = zip(messages.dictionaries, dictionaries, strict=True)
         compressed = [(block, batch.buffers) for block, batch in encoded if batch.is_compressed]
-        dictionary_bytes = announced(store, file, compressed)
         firsts = first_buffers(stored)
         check_lengths(stored, batches, firsts)
         sizes = _column_bytes(stored, batches, firsts)
         details = _Details(
-            messages.head,
+            messages,
             tuple(stored.names),
             frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
-            messages.needed,
-            dictionary_bytes,
-            blocks,
+            announced(store, file, compressed),
             tuple(batch.is_compressed for batch in batches),
             sizes,
             firsts,
@@ -142,7 +135,7 @@ class IpcFormat(Format):
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: at most the stored bytes, and none if they are mapped."""
-        return footer.details.batches[split.index].body_bytes
+        return footer.details.messages.batches[split.index].body_bytes
 
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
         """See `Unsure.unsure`: columns of codes, and compressed columns without a fixed width."""
@@ -153,7 +146,7 @@ class IpcFormat(Format):
     def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Unsure.announced_bytes`: each compressed buffer begins with its decoded size. Mapped batches take none."""
         details: _Details = footer.details
-        block, buffers = details.batches[split.index], details.buffers[split.index]
+        block, buffers = details.messages.batches[split.index], details.buffers[split.index]
         wanted = _wanted(details, columns)
         if not details.compressed[split.index]:
             decoded = 0 if self.is_mapped(store, footer) else self.column_bytes(footer, split, columns)
@@ -169,19 +162,20 @@ class IpcFormat(Format):
         wanted = _wanted(details, columns)
         if not wanted:
             return []
-        return [block.range for block in details.needed[split.index]] + _batch_ranges(
-            details, split.index, wanted
-        )
+        dictionaries = [block.range for block in details.messages.needed[split.index]]
+        return dictionaries + _batch_ranges(details, split.index, wanted)
 
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """See `Format.read`."""
-        batch = _decode(store, footer, split, schema)
+        wanted, batch = _wanted(footer.details, schema.names), None
+        if wanted:
+            is_file = store.is_local and not footer.details.is_stream
+            batch = (_read_local if is_file else _read_fetched)(store, footer, split, wanted)
+        batch = _checked(batch, split, footer, wanted)
         yield from conform(batch.slice(offset_rows) if offset_rows else batch, schema, offset_rows)
 
     def is_mapped(self, store: Store, footer: Footer) -> bool:
-        """See `InPlaceFormat.is_mapped`."""
         details: _Details = footer.details
         return store.is_local and store.memory_map and not details.is_stream and not any(details.compressed)
 
@@ -192,7 +186,6 @@ class IpcFormat(Format):
         )
 
     def check_in_place(self, store: Store, footer: Footer) -> None:
-        """See `InPlaceFormat.check_in_place`."""
         details: _Details = footer.details
         if not (store.is_local and store.memory_map):
             why = "are not mapped into memory: they are not on a local disk, or memory_map is False"
@@ -221,18 +214,6 @@ class IpcFormat(Format):
             yield chunk, tuple(copies)
 
 
-def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa.RecordBatch:
-    details: _Details = footer.details
-    wanted = _wanted(details, schema.names)
-    if not wanted:
-        return _checked(None, split, footer, wanted)
-    if store.is_local and not details.is_stream:
-        batch = _read_local(store, footer, split, wanted)
-    else:
-        batch = _read_fetched(store, footer, split, wanted)
-    return _checked(batch, split, footer, wanted)
-
-
 def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted: list[int]) -> pa.RecordBatch:
     """Returns a batch that is safe to use; if no batch was read, a batch without columns."""
     if batch is None:
@@ -243,8 +224,7 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
     mended: dict[int, pa.Array] = {}
     for place, index in enumerate(wanted):
         if index not in footer.details.unsafe:
-            column = recounted(batch, place)
-            if column is not None:
+            if (column := recounted(batch, place)) is not None:
                 mended[place] = column
         else:
             try:
@@ -263,14 +243,13 @@ def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
 
 def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Range]:
     """Returns the metadata of a batch and the columns' parts of its body; the whole block if the parts are unknown."""
-    block = details.batches[index]
-    buffers = details.buffers[index]
+    block, buffers = details.messages.batches[index], details.buffers[index]
     if buffers is None:
         return [block.range]
     body = block.offset + block.metadata_bytes
     found = [Range(block.offset, body)]
     for column in wanted:
-        own = buffers[details.first_buffers[column] : details.first_buffers[column + 1]]
+        own = buffers[slice(*details.first_buffers[column : column + 2])]
         found += [Range(body + start, body + start + size) for start, size in own.tolist() if size]
     return found
 
@@ -281,7 +260,7 @@ def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -
     if store.memory_map and not footer.details.compressed[split.index]:
         try:
             # Each batch has a map of its own: writes to the batch change neither the file nor another batch.
-            mapped = map_private(footer.file.path, *footer.details.batches[split.index].range)
+            mapped = map_private(footer.file.path, *footer.details.messages.batches[split.index].range)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
@@ -305,10 +284,10 @@ def _read_fetched(store: Store, footer: Footer, split: Split, wanted: list[int])
     read.
     """
     details: _Details = footer.details
-    batch = details.batches[split.index]
-    dictionaries = store.fetch(footer.file, [block.range for block in details.needed[split.index]])
+    batch = details.messages.batches[split.index]
+    dictionaries = store.fetch(footer.file, [block.range for block in details.messages.needed[split.index]])
     ranges = _batch_ranges(details, split.index, wanted)
-    parts = [details.head, *dictionaries]
+    parts = [details.messages.head, *dictionaries]
     start = sum(part.size for part in parts)
     data = _join(parts, more_bytes=batch.range[1] - batch.offset)
     view = memoryview(data).cast("B")

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from arrowflow.storage import Range
 
-_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _VARIADIC: Final = (
     pa.types.is_string_view,
     pa.types.is_binary_view,
@@ -115,8 +114,12 @@ def locate_blocks(data: memoryview) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
     """Returns the blocks of the dictionaries and of the record batches that a file's footer lists."""
-    root = _Table.root(data)
-    return root.blocks(2), root.blocks(3)
+    dictionaries, batches = locate_blocks(data)
+    return _blocks(data, *dictionaries), _blocks(data, *batches)
+
+
+def _blocks(data: memoryview, start: int, end: int) -> list[Block]:
+    return [Block(*item) for item in BLOCK.iter_unpack(data[start:end])]
 
 
 def parse_batch(data: memoryview, body_bytes: int, num_columns: int, kind: int = RECORD_BATCH) -> Batch:
@@ -159,11 +162,8 @@ def _num_buffers(type: pa.DataType) -> int | None:
         return 0
     if any(test(type) for test in _VARIADIC):
         return None
-    if pa.types.is_nested(type):
-        fields = [_num_buffers(type.field(index).type) for index in range(type.num_fields)]
-        own = 1 if pa.types.is_struct(type) or pa.types.is_fixed_size_list(type) else 2
-        return None if None in fields else own + sum(count or 0 for count in fields)
-    return 3 if any(test(type) for test in _TEXTS) else 2
+    fields = [_num_buffers(type.field(index).type) for index in range(type.num_fields)]
+    return None if None in fields else int(type.num_buffers) + sum(count or 0 for count in fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,6 @@ class _Table:
         if end > len(self.data):
             raise ValueError(f"a vector ends at byte {end} of {len(self.data)}")
         return position + 4, end
-
-    def blocks(self, slot: int) -> list[Block]:
-        return [Block(*item) for item in BLOCK.iter_unpack(self.vector(slot, BLOCK.size))]
 
 
 def _unpack(layout: str, data: memoryview, position: int) -> int:
