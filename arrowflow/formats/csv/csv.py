@@ -82,7 +82,6 @@ class CsvFormat(TextFormat):
     encoding: str = UTF8
 
     def check_options(self) -> None:
-        """See `TextFormat.check_options`."""
         for name, value in checked(self).items():
             object.__setattr__(self, name, value)
 
@@ -102,7 +101,6 @@ class CsvFormat(TextFormat):
         }
 
     def probe(self, schema: pa.Schema) -> None:
-        """See `TextFormat.probe`."""
         names = schema.names or ["none"]
         options = csv.ConvertOptions(column_types=schema, null_values=["-"], strings_can_be_null=True)
         line = ",".join("-" for _ in names).encode() + b"\n"
@@ -110,7 +108,6 @@ class CsvFormat(TextFormat):
         read_columns(pa.py_buffer(line), read, csv.ParseOptions(), options)
 
     def scanner(self, kind: str, file: File) -> CsvLines:
-        """See `TextFormat.scanner`."""
         return CsvLines(self._delimiter(file), self.quote_char, self.escape_char, self.comment_prefix)
 
     def scanned(self, layout: Layout, scanner: Scanner) -> Layout:
@@ -119,7 +116,6 @@ class CsvFormat(TextFormat):
         return replace(layout, kind=_SOUND) if scanner.is_sound else layout
 
     def recode(self, encoding: str) -> str:
-        """See `TextFormat.recode`."""
         return f"give encoding={encoding!r}"
 
     def layout(self, source: Source, start: int, file: File) -> Layout:
@@ -165,14 +161,12 @@ class CsvFormat(TextFormat):
 
     @property
     def renaming(self) -> str:
-        """See `Format.renaming`."""
         return (
             "column_names= names all of files without a header; where the first row is data, there is has_header=False, and "
             "skip_rows=1 leaves a header out"
         )
 
     def inferred(self, data: Bytes, layout: Layout, columns: Sequence[str], file: File) -> pa.Schema:
-        """See `TextFormat.inferred`."""
         names = layout.schema.names
         wanted = {} if len(columns) == len(names) else {"include_columns": list(columns)}
         convert = self._convert(empty=True, **wanted)
@@ -188,7 +182,6 @@ class CsvFormat(TextFormat):
         return decoded_schema(found)
 
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
-        """See `TextFormat.decode`."""
         if "" in self.null_values:
             return self._decoded(data, layout, types, file)
         # Only texts can be empty, so these are read by themselves.
@@ -266,15 +259,12 @@ class CsvFormat(TextFormat):
                 hints.add(str(name))
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.scratch_bytes`."""
         return TextFormat.scratch_bytes(self, footer, split, columns) + wide_bytes(len(columns))
 
     def is_misfit(self, text: str) -> bool:
-        """See `TextFormat.is_misfit`."""
         return "conversion error" in text
 
     def advice(self, text: str) -> str:
-        """See `TextFormat.advice`."""
         if _NO_TEXT in text:
             return _RECODE
         advice = TextFormat.advice(self, text)
@@ -284,7 +274,6 @@ class CsvFormat(TextFormat):
         return f"{advice}; if {word[1]!r} means null, pass null_values={[*self.null_values, word[1]]}"
 
     def cure(self, text: str) -> str:
-        """See `TextFormat.cure`."""
         cure = TextFormat.cure(self, text)
         if _OTHER_LENGTH not in text:
             return cure

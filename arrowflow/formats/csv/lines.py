@@ -39,7 +39,6 @@ class CsvLines:
         self._starts_field[[ord(delimiter), _NEWLINE, _RETURN]] = True
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
-        """See `Scanner.scan`."""
         if self._opened is None:
             return self._scan(data, is_last, base)
         ends, is_row = self._scan(self._in_text(data), is_last, base - 1)

@@ -73,11 +73,9 @@ class JsonFormat(TextFormat):
     first_row: ClassVar[int] = 0
 
     def probe(self, schema: pa.Schema) -> None:
-        """See `TextFormat.probe`."""
         _parse(pa.py_buffer(b"{}\n"), schema)
 
     def scanner(self, kind: str, file: File) -> Scanner:
-        """See `TextFormat.scanner`."""
         return _SCANNERS[kind]()
 
     def layout(self, source: Source, start: int, file: File) -> Layout:
@@ -99,7 +97,6 @@ class JsonFormat(TextFormat):
         return Layout(start, self.inferred(data, Layout(start, pa.schema([]), kind), (), file), kind)
 
     def inferred(self, data: Bytes, layout: Layout, columns: Sequence[str], file: File) -> pa.Schema:
-        """See `TextFormat.inferred`."""
         if nesting(data) > _MAX_NESTING:
             raise SourceError(
                 f"its values are nested deeper than {_MAX_NESTING} levels; pass schema= with the columns to read"
@@ -131,7 +128,6 @@ class JsonFormat(TextFormat):
         return [name for name in names if name in known or _has_values(lines, [name])]
 
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
-        """See `TextFormat.decode`."""
         lines = _as_lines(as_bytes(data)) if layout.kind == _ARRAY else data
         check_lists(as_bytes(data), types)
         try:
@@ -182,7 +178,6 @@ class JsonFormat(TextFormat):
         return None, bad
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.scratch_bytes`."""
         wanted = frozenset(columns)
         types = [each.type for each in footer.schema if each.name in wanted]
         return TextFormat.scratch_bytes(self, footer, split, columns) + wide_bytes(types)
@@ -200,20 +195,17 @@ class JsonFormat(TextFormat):
         return row.strip()[:-1].rstrip() if kind == _ARRAY else row.strip()
 
     def advice(self, text: str) -> str:
-        """See `TextFormat.advice`."""
         if _NO_OBJECT in text:
             return "rows are objects: read other values by Python and from_generator"
         return f"{TextFormat.advice(self, text)}; in schema=, pa.string() takes values of any kind as their JSON text"
 
     def cure(self, text: str) -> str:
-        """See `TextFormat.cure`."""
         cure = TextFormat.cure(self, text)
         if "document is empty" not in text:
             return cure
         return f"if commas stand between the objects, put [ before the first one and ] behind the last one; else {cure}"
 
     def is_misfit(self, text: str) -> bool:
-        """See `TextFormat.is_misfit`."""
         return any(word in text for word in ("changed from", "convert", "conversion", "casted"))
 
 

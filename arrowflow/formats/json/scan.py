@@ -27,7 +27,6 @@ class JsonLines:
     """Records of newline-delimited JSON: lines. A line of blanks alone is no row."""
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
-        """See `Scanner.scan`."""
         ends = line_ends(data, is_last)
         starts = starts_of(ends)
         if not ends.size or (data[starts] > ord(" ")).all():
@@ -35,7 +34,6 @@ class JsonLines:
         return ends, np.logical_or.reduceat(_shown(data[: ends[-1]]), starts)
 
     def lack(self, data: Bytes, base: int) -> Lack | None:
-        """See `Scanner.lack`."""
         return None
 
 
@@ -47,7 +45,6 @@ class JsonElements:
         self._is_closed = False
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
-        """See `Scanner.scan`."""
         ends, closes = (np.zeros(0, np.int64), False) if self._is_closed else _elements(data)
         stop = int(ends[-1]) if ends.size else 0
         if (self._is_closed or closes) and _shown(data[stop:]).any():
@@ -76,7 +73,6 @@ class JsonObjects:
     """Records of JSON that each take several lines: objects one after the other."""
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
-        """See `Scanner.scan`."""
         brackets = _outside(_brackets(data), _json_quotes(data))
         depths = np.cumsum(_DEPTH[data[brackets]], dtype=np.int64)
         if (depths < 0).any():

@@ -64,25 +64,20 @@ class ParquetFormat(Format):
     num_threads: int = field(default=1, compare=False)
 
     def with_stored(self, columns: frozenset[str]) -> Self:
-        """See `StoredDecimals.with_stored`."""
         return replace(self, stored=columns)
 
     def with_struct_fields(self, fields: Mapping[str, frozenset[str]]) -> Self:
-        """See `StructFields.with_struct_fields`."""
         return replace(self, fields=fields)
 
     def with_threads(self, num_threads: int) -> Self:
-        """See `PooledFormat.with_threads`."""
         return replace(self, num_threads=num_threads)
 
     def engine(self, store: Store) -> str:
-        """See `PooledFormat.engine`."""
         maps = store.is_local and store.memory_map  # as Polars does
         return "arrow+polars" if maps and polars_decoder.is_allowed(self.num_threads) else "arrow"
 
     @property
     def renaming(self) -> str:
-        """See `Format.renaming`."""
         return "from_arrow(pyarrow.parquet.ParquetFile(path).read().rename_columns([…])) names all columns by their places"
 
     def footer(self, store: Store, file: File) -> Footer:
@@ -189,7 +184,6 @@ class ParquetFormat(Format):
         return [Range(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
-        """See `Format.prune`."""
         details: Details = footer.details
         if details.is_signed:
             return False
@@ -200,7 +194,6 @@ class ParquetFormat(Format):
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """See `Format.read`."""
         integers = _integers(footer, schema, self.stored)
         (decoded,) = _decode(store, [(footer, split)], schema, integers, self)
         schema = _with_integers(schema, footer, integers)
@@ -217,7 +210,6 @@ class ParquetFormat(Format):
     def read_run(
         self, store: Store, run: Sequence[tuple[Footer, Split]], schema: pa.Schema
     ) -> list[pa.RecordBatch] | None:
-        """See `RunFormat.read_run`."""
         files = [list(splits) for _, splits in groupby(run, lambda each: id(each[0]))]
         if len(files) > 1 and not _integers(run[0][0], schema, self.stored):
             decoded = _by_polars(store, run, schema, self)
