@@ -173,7 +173,7 @@ def layout_of(footer: Footer) -> dict[str, ColumnLayout]:
     found: dict[str, ColumnLayout] = {}
     for split in footer.splits:
         group = details.row_groups[split.index]
-        for name, (first, end) in details.leaves.items():
+        for name, (first, end) in details.columns.leaves.items():
             for leaf in range(first, end):
                 found.setdefault(name, ColumnLayout()).add(group.column(leaf))
     return found

@@ -44,10 +44,7 @@ class Details:
             the process ends where one tells of encryption that the file does not have.
         row_groups: The row groups of the footer.
         chunks: Facts of the column chunks that pyarrow does not offer.
-        leaves: See `Columns`. So are the next two.
-        leaf_bits: See there.
-        nested_leaves: See there.
-        column_bits: See there.
+        columns: The columns of the file.
         is_signed: Whether some columns are encrypted and the footer is not.
         first_page: The first bytes of a page, where the read of the footer brought them along; else empty.
         pages: The pages of column chunks that were cut, by row group and leaf.
@@ -58,10 +55,7 @@ class Details:
     stored: bytes
     row_groups: RowGroups
     chunks: ColumnChunks
-    leaves: dict[str, tuple[int, int]]
-    leaf_bits: tuple[int | None, ...]
-    nested_leaves: frozenset[int]
-    column_bits: dict[str, int | None]
+    columns: Columns
     is_signed: bool
     first_page: bytes
     pages: dict[tuple[int, int], Pages] = field(default_factory=dict)
@@ -76,7 +70,7 @@ class Details:
 
     def leaves_of(self, column: str, fields: Mapping[str, frozenset[str]]) -> list[int]:
         """Returns the leaves of a column; of a struct in `fields` those of these fields alone."""
-        leaves, wanted = range(*self.leaves[column]), fields.get(column)
+        leaves, wanted = range(*self.columns.leaves[column]), fields.get(column)
         if wanted is None:
             return list(leaves)
         paths = ((leaf, self.metadata.schema.column(leaf).path.split(".")) for leaf in leaves)

@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from arrowflow.formats.parquet.thrift import Field, elements, fields, list_header, written_struct
+from arrowflow.formats.parquet.thrift import elements, fields, list_header, written_struct
 from arrowflow.lazy import parquet as pq
 
 _MAGIC: Final = b"PAR1"
@@ -44,16 +44,13 @@ def _without_annotations(footer: bytes, leaves: frozenset[int]) -> bytes:
     for at, end in elements(footer, schema.start):
         own = list(fields(footer, at))
         is_leaf = not any(field.number == 5 for field in own)  # num_children
-        drop = is_leaf and leaf in leaves
-        parts.append(_rewritten(footer, own) if drop else footer[at:end])
+        if is_leaf and leaf in leaves:
+            kept = [field for field in own if field.number not in _ANNOTATIONS]
+            part = written_struct(
+                (field.number, field.kind, footer[field.start : field.end]) for field in kept
+            )
+        else:
+            part = footer[at:end]
+        parts.append(part)
         leaf += is_leaf
     return b"".join([*parts, footer[schema.end :]])
-
-
-def _rewritten(data: bytes, own: list[Field]) -> bytes:
-    """Returns a SchemaElement without its annotations."""
-    return written_struct(
-        (field.number, field.kind, data[field.start : field.end])
-        for field in own
-        if field.number not in _ANNOTATIONS
-    )

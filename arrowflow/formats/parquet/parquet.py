@@ -100,10 +100,7 @@ class ParquetFormat(Format):
             stored,
             RowGroups(metadata, file),
             ColumnChunks(stored, metadata),
-            columns.leaves,
-            columns.leaf_bits,
-            columns.nested_leaves,
-            columns.column_bits,
+            columns,
             is_signed,
             first_page(tail) if tail.size == file.size else b"",
         )
@@ -117,7 +114,7 @@ class ParquetFormat(Format):
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
         """See `Unsure.unsure`: encoded texts of files that do not say how long these texts are."""
         details: Details = footer.details
-        bits = details.column_bits
+        bits = details.columns.column_bits
         texts = [name for name in columns if name in bits and bits[name] is None]
         if details.is_signed or not texts:
             return texts
@@ -126,7 +123,7 @@ class ParquetFormat(Format):
             name
             for name in texts
             if any(
-                details.leaf_bits[leaf] is None
+                details.columns.leaf_bits[leaf] is None
                 and not _ENCODED.isdisjoint(group.column(leaf).encodings)
                 and details.chunks.text_bytes(split.index, leaf) is None
                 for leaf in details.leaves_of(name, self.fields)
@@ -143,7 +140,7 @@ class ParquetFormat(Format):
         Measured on lineitem and on a table of 40 numbers: numbers take 0.6 to 2 times the output, and each text takes
         up to 20 bytes a row more.
         """
-        texts = sum(1 for name in columns if footer.details.column_bits.get(name, 64) is None)
+        texts = sum(1 for name in columns if footer.details.columns.column_bits.get(name, 64) is None)
         return (
             3 * self.column_bytes(footer, split, columns) // 2 + _TEXT_SCRATCH_BYTES * texts * split.num_rows
         )
@@ -152,7 +149,7 @@ class ParquetFormat(Format):
         details: Details = footer.details
         group = None
         for name in columns:
-            bits = details.column_bits.get(name, 64)  # null fills a column that the file lacks
+            bits = details.columns.column_bits.get(name, 64)  # null fills a column that the file lacks
             if (bits is None or name in self.fields) and not details.is_signed:
                 group = group or details.row_groups[split.index]
                 leaves = details.leaves_of(name, self.fields)
@@ -162,14 +159,14 @@ class ParquetFormat(Format):
 
     def _leaf_bytes(self, details: Details, group: Any, row_group: int, leaf: int) -> int:
         """Returns the bytes of a decoded leaf; for encoded texts of unknown size, the stored bytes."""
-        column, bits = group.column(leaf), details.leaf_bits[leaf]
+        column, bits = group.column(leaf), details.columns.leaf_bits[leaf]
         values = int(column.num_values)
         if bits is not None:
             return values * (bits + 32) // 8
         texts = details.chunks.text_bytes(row_group, leaf)
         if texts is None:
             texts = int(column.total_uncompressed_size)
-        is_nested = leaf in details.nested_leaves
+        is_nested = leaf in details.columns.nested_leaves
         return texts + values * (_OFFSET_BITS + is_nested * _OFFSET_BITS + 1) // 8
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
@@ -179,7 +176,7 @@ class ParquetFormat(Format):
         if details.is_signed:
             return [Range(0, size)]
         group = details.row_groups[split.index]
-        leaves = (details.leaves_of(name, self.fields) for name in columns if name in details.leaves)
+        leaves = (details.leaves_of(name, self.fields) for name in columns if name in details.columns.leaves)
         chunks = (chunk_range(group.column(leaf)) for each in leaves for leaf in each)
         return [Range(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
 
@@ -188,7 +185,7 @@ class ParquetFormat(Format):
         if details.is_signed:
             return False
         group, is_sound = details.row_groups[split.index], partial(details.chunks.is_sound, split.index)
-        statistics = RowGroupStatistics(group, footer.schema, details.leaves, is_sound)
+        statistics = RowGroupStatistics(group, footer.schema, details.columns.leaves, is_sound)
         return not may_match(statistics, split.num_rows)
 
     def read(
@@ -229,7 +226,7 @@ class ParquetFormat(Format):
     def is_cut(self, footer: Footer, split: Split, columns: Sequence[str]) -> bool:
         """See `PiecesFormat.is_cut`: columns without lists and structs."""
         details: Details = footer.details
-        leaves = [range(*details.leaves[name]) for name in columns if name in details.leaves]
+        leaves = [range(*details.columns.leaves[name]) for name in columns if name in details.columns.leaves]
         schema = details.metadata.schema
         flat = (len(each) == 1 and not schema.column(each[0]).max_repetition_level for each in leaves)
         return bool(leaves) and not details.is_signed and all(flat)
@@ -242,7 +239,9 @@ class ParquetFormat(Format):
         group = details.row_groups[split.index]
         found = []
         with store.unmapped.open(footer.file) as source:
-            for leaf in (details.leaves[name][0] for name in columns if name in details.leaves):
+            for leaf in (
+                details.columns.leaves[name][0] for name in columns if name in details.columns.leaves
+            ):
                 table = details.pages.get((split.index, leaf))
                 if table is None:
                     first, end = chunk_range(group.column(leaf))
@@ -277,13 +276,13 @@ class ParquetFormat(Format):
     ) -> dict[str, pa.ChunkedArray]:
         """Returns the columns of some rows, by name, as they are stored."""
         details: Details = footer.details
-        names = [name for name in schema.names if name in details.leaves]
+        names = [name for name in schema.names if name in details.columns.leaves]
         together: dict[tuple[int, int], dict[int, tuple[Pages, int, int]]] = {}
-        for leaf in (details.leaves[name][0] for name in names):
+        for leaf in (details.columns.leaves[name][0] for name in names):
             table = details.pages[split.index, leaf]
             first, before = table.around(*rows)
             together.setdefault((table.rows[first], table.rows[before]), {})[leaf] = (table, first, before)
-        stored = frozenset(details.leaves[name][0] for name in integers)
+        stored = frozenset(details.columns.leaves[name][0] for name in integers)
         columns: dict[str, pa.ChunkedArray] = {}
         with store.unmapped.open(footer.file) as source:
             for (start, _), leaves in together.items():
@@ -313,10 +312,10 @@ def _integers(footer: Footer, schema: pa.Schema, stored: frozenset[str]) -> froz
     return frozenset(
         name
         for name in stored
-        if name in details.leaves
+        if name in details.columns.leaves
         and pa.types.is_decimal128(footer.schema.field(name).type)
         and footer.schema.field(name).type == schema.field(name).type
-        and stored_as_integers(details.metadata, details.leaves[name][0])
+        and stored_as_integers(details.metadata, details.columns.leaves[name][0])
     )
 
 
@@ -347,7 +346,7 @@ def _one_each(decoded: list[list[pa.RecordBatch]], schema: pa.Schema) -> list[pa
 def _by_polars(
     store: Store, run: Sequence[tuple[Footer, Split]], schema: pa.Schema, format: ParquetFormat
 ) -> list[list[pa.RecordBatch]] | None:
-    names = [name for name in schema.names if name in run[0][0].details.leaves]
+    names = [name for name in schema.names if name in run[0][0].details.columns.leaves]
     suits = names and polars_decoder.suits(store, run, names, format.num_threads)
     return polars_decoder.decode(store, run, names) if suits else None
 
@@ -362,7 +361,7 @@ def _decode(
     """Returns the batches of each of some splits of a file that follow each other."""
     footer, splits = run[0][0], [split for _, split in run]
     details: Details = footer.details
-    names = [name for name in schema.names if name in details.leaves]
+    names = [name for name in schema.names if name in details.columns.leaves]
     if not names:
         return [
             [pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))] for split in splits
@@ -374,5 +373,5 @@ def _decode(
             return fast
     metadata = details.metadata
     if integers:
-        metadata = details.with_integers(frozenset(details.leaves[name][0] for name in integers))
+        metadata = details.with_integers(frozenset(details.columns.leaves[name][0] for name in integers))
     return arrow_decoder.decode(store, footer.file, metadata, splits, indices)

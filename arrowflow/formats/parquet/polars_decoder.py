@@ -9,12 +9,14 @@ equal Arrow's values, or Arrow decodes instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.formats.parquet.arrow_decoder import at_splits
+from arrowflow.formats.parquet.thrift import Tree, walk
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.storage import Store
 
@@ -49,8 +51,8 @@ _SLOWER_PART, _LOOKED_AT = 4, 32
 _HEADER_BYTES: Final = 32
 _FIRST_PAGE: Final = 4
 """Where writers begin: after `PAR1`. Anything else there counts as a page with a checksum."""
-_I32_FIELD: Final = 0x15
-"""The Thrift compact header of an i32 field that follows the field before it."""
+_FIELDS: Final[Tree] = {number: number for number in range(1, 9)}
+"""The fields of a `PageHeader`."""
 
 _FLAT: Final = (
     pa.types.is_boolean,
@@ -106,7 +108,7 @@ def _suits_one_thread(run: Run, names: Sequence[str]) -> bool:
     values = split.num_rows * len(names)
     if len(run) > 1 or not _LARGER_POOL_FACTOR * _MIN_VALUES <= values <= ONE_THREAD_VALUES:
         return False
-    chunk = footer.details.row_groups[split.index].column(footer.details.leaves[names[0]][0])
+    chunk = footer.details.row_groups[split.index].column(footer.details.columns.leaves[names[0]][0])
     return bool(chunk.compression != "UNCOMPRESSED")
 
 
@@ -141,7 +143,7 @@ def _collect(run: Run, names: Sequence[str]) -> pl.DataFrame:
 def _is_slower(footer: Footer, split: Split, names: Sequence[str]) -> bool:
     details = footer.details
     group = details.row_groups[split.index]
-    encodings = (group.column(details.leaves[name][0]).encodings for name in names)
+    encodings = (group.column(details.columns.leaves[name][0]).encodings for name in names)
     return sum(not _SLOWER.isdisjoint(each) for each in encodings) * _SLOWER_PART >= len(names)
 
 
@@ -183,12 +185,8 @@ def has_checksum(header: bytes) -> bool:
         >>> has_checksum(bytes([0x15, 0, 0x15, 0x80, 1, 0x15, 0x80, 1, 0x2C, 0x15]))
         False
     """
-    position = 0
-    for _ in range(3):
-        if header[position : position + 1] != bytes([_I32_FIELD]):
-            return True
-        position += 1
-        while position < len(header) and header[position] & 0x80:
-            position += 1
-        position += 1
-    return position >= len(header) or header[position] == _I32_FIELD
+    try:
+        numbers = [number for number, _, _ in islice(walk(header, _FIELDS), 4)]
+    except (IndexError, ValueError):
+        return True
+    return numbers[:3] != [1, 2, 3] or numbers[3:] in ([], [4])

@@ -44,21 +44,14 @@ class RowGroups:
             SourceError: The metadata of a column chunk are corrupt.
         """
         if not self._is_checked:
-            self._check()
+            _check(self._metadata, self._file)
             self._is_checked = True
         return self._metadata.row_group(index)
 
-    def _check(self) -> None:
-        text = _fault(self._metadata, self._file.size)
-        if text is not None:
-            raise SourceError(f"its footer is corrupt: {text}; write it anew, or leave it out").locate(
-                file=self._file.path
-            )
 
-
-def _fault(metadata: pq.FileMetaData, size: int) -> str | None:
+def _check(metadata: pq.FileMetaData, file: File) -> None:
     # Memory that cannot be written counts for no limit of the system, and none of it is made before it is read.
-    zeros = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+    zeros = mmap.mmap(-1, file.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
     source = pa.BufferReader(pa.py_buffer(zeros))
     groups, leaves = list(range(metadata.num_row_groups)), list(range(metadata.num_columns))
     try:
@@ -66,5 +59,6 @@ def _fault(metadata: pq.FileMetaData, size: int) -> str | None:
         # A batch of one row: for all rows the reader would first make room.
         next(opened.reader.iter_batches(1, row_groups=groups, column_indices=leaves, use_threads=False), None)
     except (OSError, pa.ArrowException) as error:
-        return None if _NO_PAGE in str(error) else str(error).strip()[:300]
-    return None
+        if _NO_PAGE not in str(error):
+            text = f"its footer is corrupt: {str(error).strip()[:300]}; write it anew, or leave it out"
+            raise SourceError(text).locate(file=file.path) from None

@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,50 +19,37 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PER_SECOND: Final = {"milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RowGroupStatistics(Mapping[str, ColumnStatistics]):
     """The statistics of one row group, looked up column by column when a predicate asks.
 
     A column is absent if the file has no statistics for it, or if these cannot be trusted or compared.
     """
 
-    def __init__(
-        self,
-        group: pq.RowGroupMetaData,
-        schema: pa.Schema,
-        leaves: Mapping[str, tuple[int, int]],
-        is_sound: Callable[[int], bool],
-    ) -> None:
-        self._group = group
-        self._types = dict(zip(schema.names, schema.types, strict=True))
-        self._leaves = leaves
-        self._is_sound = is_sound
+    group: pq.RowGroupMetaData
+    schema: pa.Schema
+    leaves: Mapping[str, tuple[int, int]]
+    is_sound: Callable[[int], bool]
 
     def __getitem__(self, name: str) -> ColumnStatistics:
-        found = self._find(name)
-        if found is None:
+        type, (leaf, _) = self.schema.field(name).type, self.leaves[name]
+        if pa.types.is_nested(type) or not self.is_sound(leaf):
             raise KeyError(name)
-        return found
+        column = self.group.column(leaf)
+        statistics = column.statistics if column.is_stats_set else None
+        if statistics is None:
+            raise KeyError(name)
+        low, high = _bounds(statistics, type)
+        null_count = int(statistics.null_count) if statistics.has_null_count else None
+        if low is None and null_count is None:
+            raise KeyError(name)
+        return ColumnStatistics(low, high, null_count)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._types if self._find(name) is not None)
+        return (name for name in self.schema.names if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def _find(self, name: str) -> ColumnStatistics | None:
-        type = self._types.get(name)
-        if type is None or pa.types.is_nested(type):
-            return None
-        leaf = self._leaves[name][0]
-        if not self._is_sound(leaf):
-            return None
-        column = self._group.column(leaf)
-        statistics = column.statistics if column.is_stats_set else None
-        if statistics is None:
-            return None
-        low, high = _bounds(statistics, type)
-        null_count = int(statistics.null_count) if statistics.has_null_count else None
-        return None if low is None and null_count is None else ColumnStatistics(low, high, null_count)
 
 
 def _bounds(statistics: pq.Statistics, type: pa.DataType) -> tuple[Any, Any]:
