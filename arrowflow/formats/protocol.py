@@ -250,29 +250,27 @@ def prune(format: Format, footer: Footer, split: Split, may_match: MayMatch, wan
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Uncast(Mapping[str, ColumnStatistics]):
     """Statistics without the columns that the read casts; widened columns stay.
 
     A cast may change the order of values, as from numbers to texts.
     """
 
-    def __init__(
-        self, statistics: Mapping[str, ColumnStatistics], stored: pa.Schema, wanted: pa.Schema
-    ) -> None:
-        self._statistics = statistics
-        self._stored = stored
-        self._wanted = wanted
+    statistics: Mapping[str, ColumnStatistics]
+    stored: pa.Schema
+    wanted: pa.Schema
 
     def __getitem__(self, name: str) -> ColumnStatistics:
-        stored, wanted = (schema.get_field_index(name) for schema in (self._stored, self._wanted))
+        stored, wanted = (schema.get_field_index(name) for schema in (self.stored, self.wanted))
         if stored >= 0 and wanted >= 0:
-            types = self._stored.field(stored).type, self._wanted.field(wanted).type
+            types = self.stored.field(stored).type, self.wanted.field(wanted).type
             if types[0] != types[1] and not widens(*types) and not has_same_values(*types):
                 raise KeyError(name)
-        return self._statistics[name]
+        return self.statistics[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._statistics if name in self)
+        return (name for name in self.statistics if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

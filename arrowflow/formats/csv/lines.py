@@ -50,19 +50,18 @@ class CsvLines:
         comments = self._comments(data)
         data = self._unescaped(_with(data, comments, _LETTER))
         stops = line_stops(data, is_last)
-        if self._quote is not None:
-            toggles = self._toggles(data, self._quote)
-            if toggles.size:
-                self.is_sound = self.is_sound and not self._misplaced(data, toggles).size
-                stops = _outside(stops, toggles)
-                if is_last and toggles.size % 2:
-                    start = int(stops[-1]) + 1 if stops.size else 0
-                    place = self._open_quote(data[start:])
-                    place = int(toggles[-1]) if place is None else start + place
-                    raise SourceError(
-                        f"a quote is opened at byte {self._place(place, base)} and never closed: the file is truncated, or "
-                        "quote_char= is not what it uses"
-                    )
+        toggles = self._toggles(data)
+        if toggles.size:
+            self.is_sound = self.is_sound and not self._misplaced(data, toggles).size
+            stops = _outside(stops, toggles)
+            if is_last and toggles.size % 2:
+                start = int(stops[-1]) + 1 if stops.size else 0
+                place = self._open_quote(data[start:])
+                place = int(toggles[-1]) if place is None else start + place
+                raise SourceError(
+                    f"a quote is opened at byte {self._place(place, base)} and never closed: the file is truncated, or "
+                    "quote_char= is not what it uses"
+                )
         ends = stops + 1
         if is_last and data.size and (not ends.size or ends[-1] < data.size):
             ends, stops = np.append(ends, data.size), np.append(stops, data.size)
@@ -80,10 +79,8 @@ class CsvLines:
 
     def misplaced(self, data: Bytes) -> Offsets:
         """Returns the quotes that close a text in the middle of a field: neither a delimiter nor a line end follows."""
-        if self._quote is None:
-            return _NONE
         data = self._unescaped(data)
-        return self._misplaced(data, self._toggles(data, self._quote))
+        return self._misplaced(data, self._toggles(data))
 
     def _misplaced(self, data: Bytes, toggles: Offsets) -> Offsets:
         closing = toggles[1::2]
@@ -99,7 +96,7 @@ class CsvLines:
         data = self._unescaped(_with(data, self._comments(data), _LETTER))
         place = self._open_quote(data)
         if place is None:
-            toggles = _NONE if self._quote is None else self._toggles(data[:-1], self._quote)
+            toggles = self._toggles(data[:-1])
             self._opened = self._place(int(toggles[-1]), base) if toggles.size % 2 else None
             return None
         text = f"nothing in them closes the quote that is opened at byte {self._place(place, base)}"
@@ -108,10 +105,7 @@ class CsvLines:
     def delimiters(self, data: Bytes) -> Offsets:
         """Returns the delimiters that end fields: they are neither quoted nor escaped."""
         data = self._unescaped(data)
-        found = np.flatnonzero(data == self._delimiter)
-        if self._quote is None:
-            return found
-        return found[np.searchsorted(self._toggles(data, self._quote), found) % 2 == 0]
+        return _outside(np.flatnonzero(data == self._delimiter), self._toggles(data))
 
     def fields(self, data: Bytes, word: bytes) -> Offsets:
         """Returns where fields begin that are a word and nothing else, unquoted."""
@@ -123,9 +117,7 @@ class CsvLines:
         is_field = self._starts_field[plain[np.maximum(found, 1) - 1]] | (found == 0)
         is_field &= self._starts_field[plain[np.minimum(behind, data.size - 1)]] | (behind == data.size)
         found = found[is_field]
-        if self._quote is None or not found.size:
-            return found
-        return found[np.searchsorted(self._toggles(plain, self._quote), found) % 2 == 0]
+        return _outside(found, self._toggles(plain)) if found.size else found
 
     def _in_text(self, data: Bytes) -> Bytes:
         """Returns bytes of a quoted text behind a quote that opens it."""
@@ -136,9 +128,7 @@ class CsvLines:
         return self._opened if self._opened is not None and place == 0 else base + place
 
     def _open_quote(self, data: Bytes) -> int | None:
-        if self._quote is None:
-            return None
-        toggles = self._toggles(data, self._quote)
+        toggles = self._toggles(data)
         inside = np.searchsorted(toggles, line_stops(data, True))
         inside = inside[inside % 2 == 1]
         return int(toggles[inside[0] - 1]) if inside.size else None
@@ -178,14 +168,14 @@ class CsvLines:
     def _start_of(self, data: Bytes, start: int, place: int) -> int:
         """Returns the start of the record in which a line starts, given the start of that or of an earlier record."""
         plain = self._unescaped(data[start:place])
-        stops = line_stops(plain, True)
-        if self._quote is not None:
-            stops = stops[np.searchsorted(self._toggles(plain, self._quote), stops) % 2 == 0]
+        stops = _outside(line_stops(plain, True), self._toggles(plain))
         return start + int(stops[-1]) + 1 if stops.size else start
 
-    def _toggles(self, data: Bytes, quote: int) -> Offsets:
+    def _toggles(self, data: Bytes) -> Offsets:
         """Returns the quotes that open or close a text. A field that does not start with a quote holds none of these."""
-        quotes = np.flatnonzero(data == quote)
+        if self._quote is None:
+            return _NONE
+        quotes = np.flatnonzero(data == self._quote)
         opening = quotes[::2]
         may_open = self._starts_field[data[np.maximum(opening, 1) - 1]] | (opening == 0)
         may_open[1:] |= opening[1:] == quotes[1:-1:2] + 1

@@ -20,7 +20,7 @@ from arrowflow.formats.json.scan import (
     JsonElements,
     JsonLines,
     JsonObjects,
-    element_ends,
+    elements,
     first_end_within,
     have_values,
     nesting,
@@ -111,7 +111,7 @@ class JsonFormat(TextFormat):
         check_names(found.names)
         if may_be_rounded(found, data):
             check_objects(data.tobytes(), found)
-        return decoded_schema(pa.schema([(each.name, _textual(each.type)) for each in found]))
+        return decoded_schema(pa.schema([(each.name, _parsed(each.type, has_times=False)) for each in found]))
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
         """See `Untyped.holds`: columns with a value, since pyarrow does not say which keys it ignores."""
@@ -187,7 +187,7 @@ class JsonFormat(TextFormat):
         if kind != _ARRAY:
             return TextFormat.records(self, data, kind, file, first)
         text = as_bytes(data)
-        ends = element_ends(text)
+        ends, _ = elements(text)
         return Records.of(text, ends, have_values(text, ends), first)
 
     def stripped(self, kind: str, row: bytes) -> bytes:
@@ -264,17 +264,20 @@ def _has_values(lines: pa.Buffer, names: Sequence[str]) -> bool:
 def _as_lines(data: Bytes) -> pa.Buffer:
     """Returns the elements of an array, with a newline after each instead of the comma or the bracket."""
     lines = owned(data)
-    as_bytes(lines)[element_ends(data) - 1] = ord("\n")
+    as_bytes(lines)[elements(data)[0] - 1] = ord("\n")
     return lines
 
 
-def _parsed(type: pa.DataType) -> pa.DataType:
-    """Returns a type that pyarrow can parse and that is then cast: pyarrow parses only one kind of list."""
+def _parsed(type: pa.DataType, *, has_times: bool = True) -> pa.DataType:
+    """Returns a type that pyarrow can parse and that is then cast: pyarrow parses only one kind of list.
+
+    Without times, which JSON lacks, their place is taken by texts: pyarrow infers times from some texts.
+    """
     if pa.types.is_struct(type):
-        return pa.struct([(each.name, _parsed(each.type)) for each in type.fields])
+        return pa.struct([(each.name, _parsed(each.type, has_times=has_times)) for each in type.fields])
     if is_list(type):
-        return pa.list_(_parsed(type.value_type))
-    return type
+        return pa.list_(_parsed(type.value_type, has_times=has_times))
+    return pa.string() if pa.types.is_timestamp(type) and not has_times else type
 
 
 def _sound(array: pa.Array) -> pa.Array:
@@ -288,12 +291,3 @@ def _sound(array: pa.Array) -> pa.Array:
         fields = [_sound(array.field(number)) for number in range(type.num_fields)]
         return pa.Array.from_buffers(type, len(array), array.buffers()[:1], children=fields)
     return array
-
-
-def _textual(type: pa.DataType) -> pa.DataType:
-    """Returns the type with texts for times, which JSON lacks: pyarrow takes some texts for times."""
-    if pa.types.is_timestamp(type):
-        return pa.string()
-    if pa.types.is_struct(type):
-        return pa.struct([(each.name, _textual(each.type)) for each in type.fields])
-    return pa.list_(_textual(type.value_type)) if pa.types.is_list(type) else type

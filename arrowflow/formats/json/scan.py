@@ -45,7 +45,7 @@ class JsonElements:
         self._is_closed = False
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
-        ends, closes = (np.zeros(0, np.int64), False) if self._is_closed else _elements(data)
+        ends, closes = (np.zeros(0, np.int64), False) if self._is_closed else elements(data)
         stop = int(ends[-1]) if ends.size else 0
         if (self._is_closed or closes) and _shown(data[stop:]).any():
             raise SourceError("expected nothing behind the `]` that closes the array, found more text")
@@ -113,11 +113,6 @@ def have_values(data: Bytes, ends: Offsets) -> Flags:
     return found
 
 
-def element_ends(data: Bytes) -> Offsets:
-    """Returns the ends of the elements of an array, each with the comma or the bracket after it."""
-    return _elements(data)[0]
-
-
 def nesting(data: Bytes) -> int:
     """Returns how deep the values of some records are nested; 1 for an object without others inside."""
     marks = _outside(_brackets(data), _json_quotes(data))
@@ -134,8 +129,8 @@ def first_end_within(data: Bytes) -> int | None:
     return int(within[0]) + 1 if within.size else None
 
 
-def _elements(data: Bytes) -> tuple[Offsets, bool]:
-    """Returns the ends of elements, and whether the array ends with the last element."""
+def elements(data: Bytes) -> tuple[Offsets, bool]:
+    """Returns the ends of elements, each with the comma or the bracket after it; and whether the array ends with the last."""
     quotes = _json_quotes(data)
     brackets = _outside(_brackets(data), quotes)
     depths = np.cumsum(_DEPTH[data[brackets]], dtype=np.int64)
@@ -148,7 +143,7 @@ def _elements(data: Bytes) -> tuple[Offsets, bool]:
 
 
 def _elements_by_commas(data: Bytes, quotes: Offsets) -> tuple[Offsets, bool]:
-    """As `_elements`, with blanks before commas, and for the end of the array: half as fast."""
+    """As `elements`, with blanks before commas, and for the end of the array: half as fast."""
     marks = _outside(np.flatnonzero(_IS_MARK[data]), quotes)
     depths = np.cumsum(_DEPTH[data[marks]], dtype=np.int64)
     closing = np.flatnonzero(depths < 0)

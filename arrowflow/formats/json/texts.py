@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -85,7 +86,7 @@ class _Text:
         if pa.types.is_struct(type) and first == "{":
             return self._object(start, {field.name: field.type for field in type.fields})
         if is_list(type) and first == "[":
-            return self._array(start, type.value_type)
+            return self._inside(start, "]", lambda place: self._value(place, type.value_type))
         stop = self._skip(start)
         if _is_text(type) and first != '"' and self._text[start:stop] != "null":
             text = self._text[start:stop]
@@ -96,27 +97,23 @@ class _Text:
         return stop
 
     def _object(self, start: int, types: dict[str, pa.DataType]) -> int:
-        place = self._shown(start + 1)
-        if self._text[place] == "}":
-            return place + 1
-        while True:
+        def member(place: int) -> int:
             self._expect(place, '"')
             stop = self._skip(place)
             key, stop = self._key(place, stop), self._shown(stop)
             self._expect(stop, ":")
-            place = self._shown(self._value(self._shown(stop + 1), types.get(key)))
-            if self._text[place] == "}":
-                return place + 1
-            self._expect(place, ",")
-            place = self._shown(place + 1)
+            return self._value(self._shown(stop + 1), types.get(key))
 
-    def _array(self, start: int, type: pa.DataType) -> int:
+        return self._inside(start, "}", member)
+
+    def _inside(self, start: int, end: str, member: Callable[[int], int]) -> int:
+        """Returns the place behind a list or an object, given what returns the place behind one of its members."""
         place = self._shown(start + 1)
-        if self._text[place] == "]":
+        if self._text[place] == end:
             return place + 1
         while True:
-            place = self._shown(self._value(place, type))
-            if self._text[place] == "]":
+            place = self._shown(member(place))
+            if self._text[place] == end:
                 return place + 1
             self._expect(place, ",")
             place = self._shown(place + 1)
