@@ -14,7 +14,7 @@ from arrowflow.cli.files import dataset_of, source_of
 from arrowflow.cli.output import size, write_json, write_table, write_text
 from arrowflow.errors import counted
 from arrowflow.formats import Footer
-from arrowflow.formats.offsets import has_same_values
+from arrowflow.formats.casting import has_same_values
 from arrowflow.formats.protocol import footer_of
 from arrowflow.formats.types import widens
 from arrowflow.ops.sources.files.read import Read
@@ -172,7 +172,7 @@ def layout_of(footer: Footer) -> dict[str, ColumnLayout]:
     details = footer.details
     found: dict[str, ColumnLayout] = {}
     for split in footer.splits:
-        group = details.row_groups[split.index]
+        group = details.row_group(split.index)
         for name, (first, end) in details.columns.leaves.items():
             for leaf in range(first, end):
                 found.setdefault(name, ColumnLayout()).add(group.column(leaf))

@@ -1,5 +1,7 @@
 """Casts at the scan: `schema=` takes columns of other types, as long as no value loses anything.
 
+Types that differ in the width of their offsets alone need none: texts, bytes and lists, whose writers choose it as they like.
+
 pyarrow's safe cast alone lets some losses pass: `0.1` as float32, `5` as a boolean, a time as its day. So the values are
 cast back and compared.
 """
@@ -104,3 +106,31 @@ def _same(one: pa.Array, other: pa.Array) -> bool:
         lengths = pc.list_value_length(one).equals(pc.list_value_length(other))
         return lengths and _same(one.flatten(), other.flatten())
     return False
+
+
+def has_same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Returns whether types differ in the width of offsets alone. Of values that need wide ones, batches hold fewer rows.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> has_same_values(pa.large_list(pa.string()), pa.list_(pa.large_string())), has_same_values(pa.int8(), pa.int16())
+        (True, False)
+    """
+    return found == wanted or bool(_narrow(found) == _narrow(wanted))
+
+
+def _narrow(type: pa.DataType) -> pa.DataType:
+    """Returns the type with narrow offsets."""
+    if pa.types.is_large_string(type):
+        return pa.string()
+    if pa.types.is_large_binary(type):
+        return pa.binary()
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        return pa.list_(_narrow(type.value_type))
+    if pa.types.is_fixed_size_list(type):
+        return pa.list_(_narrow(type.value_type), type.list_size)
+    if pa.types.is_struct(type):
+        return pa.struct([(field.name, _narrow(field.type)) for field in type.fields])
+    if pa.types.is_map(type):
+        return pa.map_(_narrow(type.key_type), _narrow(type.item_type), keys_sorted=type.keys_sorted)
+    return type

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest, repeated
 from arrowflow.expr.pruning import ColumnStatistics
-from arrowflow.formats.casting import casts
-from arrowflow.formats.offsets import has_same_values
+from arrowflow.formats.casting import casts, has_same_values
 from arrowflow.formats.types import common, common_cast, widens
 from arrowflow.interchange.enums import other_values
 from arrowflow.storage import File, Range, Store, remote_change, storage_failure

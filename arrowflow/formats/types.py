@@ -10,8 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.formats.casting import cast_exactly, casts, check_scale
-from arrowflow.formats.offsets import has_same_values
+from arrowflow.formats.casting import cast_exactly, casts, check_scale, has_same_values
 from arrowflow.interchange.enums import as_enum, enum_of
 from arrowflow.lazy import compute as pc
 from arrowflow.types import FIXED, WITHOUT_ARRAYS, is_string
@@ -82,9 +81,8 @@ def widens(found: pa.DataType, wanted: pa.DataType) -> bool:
         return widens(found.value_type, wanted)
     if found == wanted or pa.types.is_null(found):
         return True
-    for rule in (_widens_number, _widens_decimal, _widens_time, _widens_offsets):
-        if rule(found, wanted):
-            return True
+    if any(rule(found, wanted) for rule in (_widens_number, _widens_decimal, _widens_time, _widens_offsets)):
+        return True
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         pairs = zip(found.fields, wanted.fields, strict=False)
         return found.num_fields == wanted.num_fields and all(
@@ -127,20 +125,10 @@ def common_cast(first: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _widens_number(found: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_floating(found):
-        return pa.types.is_floating(wanted) and wanted.bit_width >= found.bit_width
-    if not pa.types.is_integer(found):
+    if not all(pa.types.is_integer(type) or pa.types.is_floating(type) for type in (found, wanted)):
         return False
-    digits = found.bit_width - pa.types.is_signed_integer(found)
-    if pa.types.is_floating(wanted):
-        return digits <= {16: 11, 32: 24, 64: 53}[wanted.bit_width]
-    if pa.types.is_signed_integer(wanted):
-        return digits <= wanted.bit_width - 1
-    return (
-        pa.types.is_unsigned_integer(found)
-        and pa.types.is_unsigned_integer(wanted)
-        and digits <= wanted.bit_width
-    )
+    is_rounded = found.bit_width == 64 and pa.types.is_integer(found) and pa.types.is_floating(wanted)
+    return np.can_cast(FIXED[found.id], FIXED[wanted.id]) and not is_rounded  # NumPy lets float64 round
 
 
 def _widens_decimal(found: pa.DataType, wanted: pa.DataType) -> bool:

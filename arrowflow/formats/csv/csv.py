@@ -90,12 +90,11 @@ class CsvFormat(TextFormat):
         later = {
             name: getattr(self, name) for name, usual in LATER_OPTIONS.items() if getattr(self, name) != usual
         }
-        names = self.column_names
         return {
             "block_bytes": self.block_bytes,
             "delimiter": self.delimiter,
             "quote_char": self.quote_char,
-            "column_names": None if names is None else list(names),
+            "column_names": self.column_names and list(self.column_names),
             "null_values": list(self.null_values),
             **later,
         }
@@ -284,10 +283,7 @@ class CsvFormat(TextFormat):
         )
 
     def _delimiter(self, file: File) -> str:
-        if self.delimiter is not None:
-            return self.delimiter
-        path = file.path.lower()
-        return "\t" if path.endswith(with_codecs(".tsv")) else ","
+        return self.delimiter or ("\t" if file.path.lower().endswith(with_codecs(".tsv")) else ",")
 
     def _read(
         self,

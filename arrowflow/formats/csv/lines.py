@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, line_stops, starts_of
+from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, Scanner, line_stops, starts_of
 
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
@@ -15,7 +15,7 @@ _LETTER: Final = ord("x")
 _NONE: Final = np.zeros(0, np.int64)
 
 
-class CsvLines:
+class CsvLines(Scanner):
     """Records of CSV: lines. An empty line is no row, nor is a comment; quoted texts may hold line ends.
 
     As in pyarrow a quote opens a text only at the start of a field, and a lone carriage return ends a line. The byte after an

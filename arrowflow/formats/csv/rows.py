@@ -46,12 +46,8 @@ def _is_float(type: pa.DataType) -> bool:
 class Lines:
     """Lines whose number of fields is not that of the columns. pyarrow calls it for each of them, in order.
 
-    Args:
-        keep: Whether to tell what is wrong with them.
-
-    Attributes:
-        bad: The fault of each bad line, by its number.
-        lacking: The fields that each line lacks; less than 0 if it has too many.
+    By the number of a line, `bad` has its fault, as a text if `keep`, and `lacking` the fields that it lacks: less than 0 if it
+    has too many.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -71,15 +67,7 @@ class Lines:
 def with_lengths(
     data: pa.Buffer, lines: CsvLines, ragged: Mapping[int, int], delimiter: str, nulls: Sequence[str]
 ) -> pa.Buffer:
-    """Returns lines that all have as many fields as there are columns.
-
-    Args:
-        data: The lines.
-        lines: Finds their ends.
-        ragged: By the number of a line, the fields that it lacks, or less than 0 if it has too many.
-        delimiter: The character between fields.
-        nulls: Texts that mean null, of which the first one fills lines.
-    """
+    """Returns lines that all have as many fields as there are columns. `ragged` is `Lines.lacking`; the first null fills lines."""
     text = as_bytes(data)
     ends, is_row = lines.scan(text, True)
     starts, ends = starts_of(ends)[is_row], ends[is_row]
@@ -104,11 +92,7 @@ def good_numbers(
 ) -> tuple[pa.RecordBatch, dict[int, str]] | None:
     """Returns the rows of a batch in which texts are numbers, with the columns of `types`; and the others by number.
 
-    Args:
-        batch: The rows, with the columns `names` as bytes.
-        names: Columns of numbers.
-        types: All columns.
-        keep: Whether to tell what is wrong with the others.
+    The columns `names` of the batch are numbers as bytes. `keep` says whether to tell what is wrong with the other rows.
 
     Returns: None if pyarrow and Polars do not agree, so that a closer look is needed.
     """

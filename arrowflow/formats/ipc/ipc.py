@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError, repeated
+from arrowflow.formats.capabilities import InPlaceFormat
 from arrowflow.formats.ipc.checks import (
     MAGIC,
     announced,
@@ -34,7 +35,7 @@ from arrowflow.formats.ipc.metadata import (
     parse_batch,
 )
 from arrowflow.formats.ipc.private_map import map_private
-from arrowflow.formats.protocol import Footer, Format, Split, without_columns
+from arrowflow.formats.protocol import Footer, Split, without_columns
 from arrowflow.formats.types import conform, decoded_schema, width_bits
 from arrowflow.storage import File, Range, Store, coalesce
 from arrowflow.workarounds.codes import masked
@@ -78,7 +79,7 @@ class _Details:
 
 
 @dataclass(frozen=True, slots=True)
-class IpcFormat(Format):
+class IpcFormat(InPlaceFormat):
     """Arrow IPC files and streams. Batches of uncompressed, local files are views into the mapped file."""
 
     name: ClassVar[str] = "ipc"

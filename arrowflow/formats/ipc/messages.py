@@ -29,19 +29,17 @@ TRAILER_BYTES: Final = 10
 """The bytes after the footer of a file: its length, and `ARROW1`."""
 
 _HEAD_OFFSET: Final = 8
-_PREFIX: Final = struct.Struct("<II")
+PREFIX: Final = struct.Struct("<II")
+"""`CONTINUATION`, and the bytes of a message's metadata."""
+
 _SCHEMA: Final = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """The messages of a file or stream.
+    """The messages of a file or stream; the head is the schema message, with which a stream starts.
 
-    Attributes:
-        head: The schema message, with which a stream starts.
-        dictionaries: All dictionaries.
-        batches: All record batches.
-        needed: The dictionaries that each record batch needs, in their order; a stream may replace them and add to them.
+    Each record batch has its `needed` dictionaries, in their order: a stream may replace them and add to them.
     """
 
     head: pa.Buffer
@@ -98,9 +96,9 @@ def walk(store: Store, file: File) -> Messages:
 def _messages(store: Store, file: File) -> Iterator[tuple[int, Block, memoryview]]:
     window = _Window(store, file)
     place = 0
-    while place + _PREFIX.size <= file.size:
-        mark, length = _PREFIX.unpack(window.bytes(place, _PREFIX.size))
-        start = place + _PREFIX.size
+    while place + PREFIX.size <= file.size:
+        mark, length = PREFIX.unpack(window.bytes(place, PREFIX.size))
+        start = place + PREFIX.size
         if mark != CONTINUATION:  # as before Arrow 0.15
             start, length = place + 4, mark
         if length == 0:

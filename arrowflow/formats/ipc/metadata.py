@@ -54,13 +54,9 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The metadata of a record batch.
+    """The metadata of a record batch: of each buffer the start in the body, and the stored bytes.
 
-    Attributes:
-        num_rows: Its rows.
-        is_compressed: Whether its buffers are compressed.
-        fills_block: Whether the metadata end where the body of the block starts, as they should.
-        buffers: For each buffer its start in the body, and its stored bytes.
+    They fill the block if they end where its body starts, as they should.
     """
 
     num_rows: int
@@ -95,7 +91,7 @@ def locate_message(data: memoryview) -> Message:
     batch = message.table(2)
     if kind == DICTIONARY and batch is not None:
         batch = batch.table(1)
-    is_batch = kind in (DICTIONARY, RECORD_BATCH) and batch is not None
+    is_batch = kind in (DICTIONARY, RECORD_BATCH)
     start, end = batch.vector_range(2, 16) if is_batch and batch is not None else (0, 0)
     return Message(kind, message.scalar(3, "<q"), message.field(3), start, (end - start) // 16)
 

@@ -36,9 +36,7 @@ _CHANGED: Final = re.compile(r"Column\(/([^/()\[\]]+)\) changed from (\w+) to \w
 def no_objects(records: Records, *, keep: bool) -> dict[int, str]:
     """Returns the lines that are no objects of JSON, as far as their first and last bytes give them away.
 
-    Args:
-        records: The lines.
-        keep: Whether to tell what is wrong with them.
+    `keep` says whether to tell what is wrong with them.
     """
     data = records.data
     doubtful = np.flatnonzero((data[records.starts] != ord("{")) | (data[records.stops - 2] != ord("}")))

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from arrowflow.errors import BudgetError, SourceError
-from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, line_ends, starts_of
+from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, Scanner, line_ends, starts_of
 
 _NEWLINE: Final = ord("\n")
 _QUOTE: Final = ord('"')
@@ -23,7 +23,7 @@ _IS_SHOWN: Final = np.ones(256, np.bool_)
 _IS_SHOWN[list(b" \t\r\n")] = False
 
 
-class JsonLines:
+class JsonLines(Scanner):
     """Records of newline-delimited JSON: lines. A line of blanks alone is no row."""
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
@@ -37,7 +37,7 @@ class JsonLines:
         return None
 
 
-class JsonElements:
+class JsonElements(Scanner):
     """Records of a JSON array, after its bracket: its elements, each with the comma or the bracket after it."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class JsonElements:
         return _lack(data, "no comma and no `]` ends it in them")
 
 
-class JsonObjects:
+class JsonObjects(Scanner):
     """Records of JSON that each take several lines: objects one after the other."""
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.json
 
-from arrowflow.types import is_list
+from arrowflow.types import is_list, is_string
 
 MAX_SHOWN: Final = 100
 """The most bytes of a malformed value that its error shows."""
@@ -27,10 +27,6 @@ _SCALAR: Final = re.compile(
 
 def as_texts(data: pa.Buffer, types: pa.Schema) -> pa.Buffer:
     """Returns objects with the JSON text of each value that is no text where a column wants one, up to a malformed one.
-
-    Args:
-        data: Objects, one after the other.
-        types: The types of the columns; those of lists and structs say the types of what is in them.
 
     Examples:
         >>> types = pa.schema({"x": pa.string()})
@@ -53,11 +49,7 @@ class _NoJsonError(Exception):
 
 
 class _Text:
-    """Objects, and what becomes of them.
-
-    Attributes:
-        row: How many objects are done.
-    """
+    """Objects, and what becomes of them; `row` counts the objects that are done."""
 
     def __init__(self, text: str) -> None:
         self.row = 0
@@ -88,7 +80,7 @@ class _Text:
         if is_list(type) and first == "[":
             return self._inside(start, "]", lambda place: self._value(place, type.value_type))
         stop = self._skip(start)
-        if _is_text(type) and first != '"' and self._text[start:stop] != "null":
+        if is_string(type) and first != '"' and self._text[start:stop] != "null":
             text = self._text[start:stop]
             if not (_is_json(text) if first in "[{" else _SCALAR.fullmatch(text)):
                 raise _NoJsonError(text)
@@ -159,7 +151,3 @@ def _is_json(text: str) -> bool:
         except pa.ArrowInvalid:
             return False
     return True
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)

@@ -1,15 +1,17 @@
-"""ORC by pyarrow: a split is a stripe, and only wanted columns are decoded."""
+"""ORC by pyarrow: a split is a stripe, and only wanted columns are decoded.
+
+pyarrow tells the number of stripes, and not their rows. So the footer, which it hands out as bytes, is read here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
 from arrowflow.errors import SourceError, repeated
-from arrowflow.formats.orc.stripes import Stripe, stripes
 from arrowflow.formats.protocol import Footer, Split, without_columns
 from arrowflow.formats.types import check_arrays, check_texts, conform, decoded_schema
 from arrowflow.formats.widths import Bits, WidthsFormat, bits_of, least_bytes
@@ -19,16 +21,30 @@ from arrowflow.storage import File, Range, Store
 _TAIL_BYTES: Final = 16 << 10
 """Bytes at the end of a file that the decoder reads at once."""
 
+_FOOTER: Final = 2
+"""The field of the footer in a file's tail."""
+
+_STRIPES: Final = 3
+"""The field of a stripe in the footer."""
+
+_START, _INDEX, _DATA, _END, _ROWS = range(1, 6)
+"""The fields of a stripe: its first byte, the bytes of its three parts, its rows."""
+
+_FIXED: Final = {1: 8, 5: 4}
+"""Bytes of a field by its wire type, where the type has a fixed width."""
+
+
+class Stripe(NamedTuple):
+    """The first byte of a stripe, the byte after it, and its rows."""
+
+    start: int
+    stop: int
+    num_rows: int
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Details:
-    """The details that `OrcFormat` keeps of a file.
-
-    Attributes:
-        stripes: Its stripes.
-        tail: The first byte that opening the file reads.
-        bits: See `WidthsFormat`.
-    """
+    """The details that `OrcFormat` keeps of a file; `tail` is the first byte that opening the file reads."""
 
     stripes: tuple[Stripe, ...]
     tail: int
@@ -80,9 +96,8 @@ class OrcFormat(WidthsFormat):
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
         names = [name for name in schema.names if name in footer.details.bits]
-        has_dots = any(
-            "." in name for name in footer.details.bits
-        )  # else pyarrow takes them for fields of structs
+        # Names with dots are none that pyarrow can pick: it takes them for fields of structs.
+        has_dots = any("." in name for name in footer.details.bits)
         if not names:
             batch = pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
         else:
@@ -95,3 +110,65 @@ class OrcFormat(WidthsFormat):
             )
         check_texts(batch)
         yield from conform(batch.slice(offset_rows), schema, offset_rows)
+
+
+def stripes(tail: bytes) -> tuple[Stripe, ...]:
+    """Returns the stripes of a file, from its tail: a message of protocol buffers that holds the footer.
+
+    Raises:
+        SourceError: The bytes are no such message.
+
+    Examples:
+        >>> stripe = bytes([0x08, 3, 0x10, 10, 0x18, 20, 0x20, 5, 0x28, 7])
+        >>> footer = bytes([0x1A, len(stripe)]) + stripe
+        >>> stripes(bytes([0x12, len(footer)]) + footer)
+        (Stripe(start=3, stop=38, num_rows=7),)
+    """
+    found = []
+    for footer in (value for number, value in _fields(tail) if number == _FOOTER):
+        for stripe in (value for number, value in _fields(_bytes(footer)) if number == _STRIPES):
+            told = {number: value for number, value in _fields(_bytes(stripe)) if isinstance(value, int)}
+            start = told.get(_START, 0)
+            size = sum(told.get(part, 0) for part in (_INDEX, _DATA, _END))
+            found.append(Stripe(start, start + size, told.get(_ROWS, 0)))
+    return tuple(found)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yields the numbers and values of a message's fields: whole numbers, or the bytes of what the field holds."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value, at = _varint(message, at)
+            yield number, value
+            continue
+        if kind == 2:
+            size, at = _varint(message, at)
+        elif kind in _FIXED:
+            size = _FIXED[kind]
+        else:
+            raise SourceError(f"the footer has a field of the unknown kind {kind}")
+        if at + size > len(message):
+            raise SourceError("the footer ends within a field")
+        yield number, message[at : at + size]
+        at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Returns a whole number, and the place after it."""
+    value = shift = 0
+    while at < len(message) and shift < 64:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise SourceError("the footer ends within a number")
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise SourceError("the footer has a number where a part of it is expected")
+    return value

@@ -52,12 +52,7 @@ class _Facts(NamedTuple):
 
 
 class ColumnChunks:
-    """The column chunks of a file. The first question finds where each of them starts; a chunk is read when it is asked about.
-
-    Args:
-        footer: The footer as it is stored.
-        metadata: The same, parsed.
-    """
+    """The column chunks of a file. The first question finds where each of them starts; a chunk is read when it is asked about."""
 
     __slots__ = ("_digest", "_facts", "_footer", "_metadata", "_sound", "_starts")
 
@@ -78,10 +73,9 @@ class ColumnChunks:
 
     def is_sound(self, row_group: int, leaf: int) -> bool:
         """Returns whether the statistics of a column chunk can be used."""
-        sound = self._sound.get(leaf)
-        if sound is None:
-            sound = self._sound[leaf] = self._looked_up(leaf)
-        return sound[row_group]
+        if leaf not in self._sound:
+            self._sound[leaf] = self._looked_up(leaf)
+        return self._sound[leaf][row_group]
 
     def _looked_up(self, leaf: int) -> list[bool]:
         # Each leaf needs the digest, so it is taken once: by the leaf, it would be the square of a wide file's work.
@@ -111,23 +105,18 @@ class ColumnChunks:
 
     def _found(self) -> list[list[int]]:
         if self._starts is None:
+            starts: list[list[int]] = []
             try:
-                starts = _starts(self._footer)
+                for mark, _, at in walk(self._footer, _FOOTER):
+                    if mark == _GROUP:
+                        starts.append([])
+                    else:
+                        starts[-1].append(at)
             except (IndexError, ValueError):
                 starts = []
             expected = [self._metadata.num_columns] * self._metadata.num_row_groups
             self._starts = starts if [len(group) for group in starts] == expected else []
         return self._starts
-
-
-def _starts(footer: bytes) -> list[list[int]]:
-    groups: list[list[int]] = []
-    for mark, _, at in walk(footer, _FOOTER):
-        if mark == _GROUP:
-            groups.append([])
-        else:
-            groups[-1].append(at)
-    return groups
 
 
 def _read(footer: bytes, start: int) -> _Facts:

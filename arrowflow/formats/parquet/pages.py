@@ -22,7 +22,6 @@ from arrowflow.formats.parquet.thrift import (
     I64,
     LIST,
     STRUCT,
-    Field,
     Tree,
     elements,
     fields,
@@ -126,12 +125,8 @@ def borders(pages: Sequence[Pages], rows: int) -> list[int]:
 def file_of(read: Read, footer: bytes, row_group: int, pages: Mapping[int, tuple[Pages, int, int]]) -> bytes:
     """Returns a Parquet file with one row group, in which some leaf columns have some of their pages only.
 
-    Args:
-        read: Reads the file.
-        footer: The file's footer.
-        row_group: The row group.
-        pages: The pages of each of these leaves, the first one wanted, and the one to stop before. All have the same
-            rows. No other column can be read.
+    Of each of these leaves `pages` has all pages, the first one wanted, and the one to stop before. All have the same rows. No
+    other column can be read.
     """
     parts, chunks, at = [_MAGIC], {}, len(_MAGIC)
     num_rows = 0
@@ -178,20 +173,16 @@ def _row_group(data: bytes, at: int, chunks: Mapping[int, _Chunk], num_rows: int
     made = []
     for field in fields(data, at):
         if field.number == 1:
-            made.append((1, LIST, _columns(data, field, chunks)))
+            columns = [
+                data[start:end] if (chunk := chunks.get(leaf)) is None else _column(data, start, chunk)
+                for leaf, (start, end) in enumerate(elements(data, field.start))
+            ]
+            made.append((1, LIST, written_list(STRUCT, columns)))
         elif field.number == 2:
             made.append((2, field.kind, data[field.start : field.end]))
         elif field.number == 3:
             made.append((3, I64, written_number(num_rows)))
     return written_struct(made)  # without sorting columns, offsets and sizes of the whole
-
-
-def _columns(data: bytes, columns: Field, chunks: Mapping[int, _Chunk]) -> bytes:
-    made = []
-    for leaf, (at, end) in enumerate(elements(data, columns.start)):
-        chunk = chunks.get(leaf)
-        made.append(data[at:end] if chunk is None else _column(data, at, chunk))
-    return written_list(STRUCT, made)
 
 
 def _column(data: bytes, at: int, chunk: _Chunk) -> bytes:

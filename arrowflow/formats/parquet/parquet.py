@@ -25,7 +25,6 @@ from arrowflow.formats.parquet.details import (
 from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet.pages import Pages, borders, file_of, pages_of, stored_footer
 from arrowflow.formats.parquet.polars_decoder import chunk_range, first_page
-from arrowflow.formats.parquet.row_groups import RowGroups
 from arrowflow.formats.parquet.statistics import RowGroupStatistics
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split
 from arrowflow.formats.types import check_texts, conform
@@ -64,15 +63,19 @@ class ParquetFormat(Format):
     num_threads: int = field(default=1, compare=False)
 
     def with_stored(self, columns: frozenset[str]) -> Self:
+        """See `StoredDecimals.with_stored`."""
         return replace(self, stored=columns)
 
     def with_struct_fields(self, fields: Mapping[str, frozenset[str]]) -> Self:
+        """See `StructFields.with_struct_fields`."""
         return replace(self, fields=fields)
 
     def with_threads(self, num_threads: int) -> Self:
+        """See `PooledFormat.with_threads`."""
         return replace(self, num_threads=num_threads)
 
     def engine(self, store: Store) -> str:
+        """See `PooledFormat.engine`."""
         maps = store.is_local and store.memory_map  # as Polars does
         return "arrow+polars" if maps and polars_decoder.is_allowed(self.num_threads) else "arrow"
 
@@ -98,7 +101,7 @@ class ParquetFormat(Format):
         details = Details(
             metadata,
             stored,
-            RowGroups(metadata, file),
+            file,
             ColumnChunks(stored, metadata),
             columns,
             is_signed,
@@ -109,7 +112,17 @@ class ParquetFormat(Format):
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact for flat columns of fixed width, a lower bound for others."""
-        return sum(self._sizes(footer, split, columns))
+        details: Details = footer.details
+        group, num_bytes = None, 0
+        for name in columns:
+            bits = details.columns.column_bits.get(name, 64)  # null fills a column that the file lacks
+            if (bits is None or name in self.fields) and not details.is_signed:
+                group = group or details.row_group(split.index)
+                leaves = details.leaves_of(name, self.fields)
+                num_bytes += sum(_leaf_bytes(details, group, split.index, leaf) for leaf in leaves)
+            else:
+                num_bytes += split.num_rows * (_SIGNED_BITS if bits is None else bits) // 8 + 1
+        return num_bytes
 
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
         """See `Unsure.unsure`: encoded texts of files that do not say how long these texts are."""
@@ -118,7 +131,7 @@ class ParquetFormat(Format):
         texts = [name for name in columns if name in bits and bits[name] is None]
         if details.is_signed or not texts:
             return texts
-        group = details.row_groups[split.index]
+        group = details.row_group(split.index)
         return [
             name
             for name in texts
@@ -145,37 +158,13 @@ class ParquetFormat(Format):
             3 * self.column_bytes(footer, split, columns) // 2 + _TEXT_SCRATCH_BYTES * texts * split.num_rows
         )
 
-    def _sizes(self, footer: Footer, split: Split, columns: Sequence[str]) -> Iterator[int]:
-        details: Details = footer.details
-        group = None
-        for name in columns:
-            bits = details.columns.column_bits.get(name, 64)  # null fills a column that the file lacks
-            if (bits is None or name in self.fields) and not details.is_signed:
-                group = group or details.row_groups[split.index]
-                leaves = details.leaves_of(name, self.fields)
-                yield sum(self._leaf_bytes(details, group, split.index, leaf) for leaf in leaves)
-            else:
-                yield split.num_rows * (_SIGNED_BITS if bits is None else bits) // 8 + 1
-
-    def _leaf_bytes(self, details: Details, group: Any, row_group: int, leaf: int) -> int:
-        """Returns the bytes of a decoded leaf; for encoded texts of unknown size, the stored bytes."""
-        column, bits = group.column(leaf), details.columns.leaf_bits[leaf]
-        values = int(column.num_values)
-        if bits is not None:
-            return values * (bits + 32) // 8
-        texts = details.chunks.text_bytes(row_group, leaf)
-        if texts is None:
-            texts = int(column.total_uncompressed_size)
-        is_nested = leaf in details.columns.nested_leaves
-        return texts + values * (_OFFSET_BITS + is_nested * _OFFSET_BITS + 1) // 8
-
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: the column chunks."""
         details: Details = footer.details
         size = footer.file.size
         if details.is_signed:
             return [Range(0, size)]
-        group = details.row_groups[split.index]
+        group = details.row_group(split.index)
         leaves = (details.leaves_of(name, self.fields) for name in columns if name in details.columns.leaves)
         chunks = (chunk_range(group.column(leaf)) for each in leaves for leaf in each)
         return [Range(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
@@ -184,7 +173,7 @@ class ParquetFormat(Format):
         details: Details = footer.details
         if details.is_signed:
             return False
-        group, is_sound = details.row_groups[split.index], partial(details.chunks.is_sound, split.index)
+        group, is_sound = details.row_group(split.index), partial(details.chunks.is_sound, split.index)
         statistics = RowGroupStatistics(group, footer.schema, details.columns.leaves, is_sound)
         return not may_match(statistics, split.num_rows)
 
@@ -207,6 +196,7 @@ class ParquetFormat(Format):
     def read_run(
         self, store: Store, run: Sequence[tuple[Footer, Split]], schema: pa.Schema
     ) -> list[pa.RecordBatch] | None:
+        """See `RunFormat.read_run`."""
         files = [list(splits) for _, splits in groupby(run, lambda each: id(each[0]))]
         if len(files) > 1 and not _integers(run[0][0], schema, self.stored):
             decoded = _by_polars(store, run, schema, self)
@@ -236,7 +226,7 @@ class ParquetFormat(Format):
     ) -> Sequence[int] | None:
         """See `PiecesFormat.cuts`: the rows at which pages begin, as the headers of the pages tell."""
         details: Details = footer.details
-        group = details.row_groups[split.index]
+        group = details.row_group(split.index)
         found = []
         with store.unmapped.open(footer.file) as source:
             for leaf in (
@@ -256,45 +246,44 @@ class ParquetFormat(Format):
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, start: int, stop: int
     ) -> Iterator[pa.RecordBatch]:
         """See `PiecesFormat.read_rows`: columns whose pages have the same rows are decoded together."""
-        integers = _integers(footer, schema, self.stored)
-        columns = self._columns(store, footer, split, schema, (start, stop), integers)
-        names = [name for name in schema.names if name in columns]
-        rows = pa.table([columns[name] for name in names], names=names).combine_chunks()
-        for batch in rows.to_batches():
-            for part in conform(batch, _with_integers(schema, footer, integers)):
-                check_texts(part)
-                yield part
-
-    def _columns(
-        self,
-        store: Store,
-        footer: Footer,
-        split: Split,
-        schema: pa.Schema,
-        rows: tuple[int, int],
-        integers: frozenset[str],
-    ) -> dict[str, pa.ChunkedArray]:
-        """Returns the columns of some rows, by name, as they are stored."""
         details: Details = footer.details
+        integers = _integers(footer, schema, self.stored)
         names = [name for name in schema.names if name in details.columns.leaves]
         together: dict[tuple[int, int], dict[int, tuple[Pages, int, int]]] = {}
         for leaf in (details.columns.leaves[name][0] for name in names):
             table = details.pages[split.index, leaf]
-            first, before = table.around(*rows)
+            first, before = table.around(start, stop)
             together.setdefault((table.rows[first], table.rows[before]), {})[leaf] = (table, first, before)
         stored = frozenset(details.columns.leaves[name][0] for name in integers)
         columns: dict[str, pa.ChunkedArray] = {}
         with store.unmapped.open(footer.file) as source:
-            for (start, _), leaves in together.items():
+            for (first, _), leaves in together.items():
                 data = file_of(
                     lambda at, to: source.read_at(to - at, at), details.stored, split.index, leaves
                 )
                 metadata = as_integers(stored_footer(data), stored) if stored else None
                 part = ParquetFile(pa.BufferReader(data), metadata=metadata, page_checksum_verification=True)
                 table = part.reader.read_row_group(0, column_indices=list(leaves), use_threads=False)
-                wanted = table.slice(rows[0] - start, rows[1] - rows[0])
+                wanted = table.slice(start - first, stop - start)
                 columns |= dict(zip(wanted.column_names, wanted.columns, strict=True))
-        return columns
+        rows = pa.table([columns[name] for name in names], names=names).combine_chunks()
+        for batch in rows.to_batches():
+            for part in conform(batch, _with_integers(schema, footer, integers)):
+                check_texts(part)
+                yield part
+
+
+def _leaf_bytes(details: Details, group: Any, row_group: int, leaf: int) -> int:
+    """Returns the bytes of a decoded leaf; for encoded texts of unknown size, the stored bytes."""
+    column, bits = group.column(leaf), details.columns.leaf_bits[leaf]
+    values = int(column.num_values)
+    if bits is not None:
+        return values * (bits + 32) // 8
+    texts = details.chunks.text_bytes(row_group, leaf)
+    if texts is None:
+        texts = int(column.total_uncompressed_size)
+    is_nested = leaf in details.columns.nested_leaves
+    return texts + values * (_OFFSET_BITS + is_nested * _OFFSET_BITS + 1) // 8
 
 
 def _with_integers(schema: pa.Schema, footer: Footer, integers: frozenset[str]) -> pa.Schema:

@@ -19,6 +19,7 @@ from arrowflow.formats.parquet.arrow_decoder import at_splits
 from arrowflow.formats.parquet.thrift import Tree, walk
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.storage import Store
+from arrowflow.types import FIXED
 
 _MIN_VALUES: Final = 2_000_000
 """Values (rows times columns) below which a row group does not repay the set-up of a query. With 2.5 M and 4.5 M
@@ -53,16 +54,6 @@ _FIRST_PAGE: Final = 4
 """Where writers begin: after `PAR1`. Anything else there counts as a page with a checksum."""
 _FIELDS: Final[Tree] = {number: number for number in range(1, 9)}
 """The fields of a `PageHeader`."""
-
-_FLAT: Final = (
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_float32,
-    pa.types.is_float64,
-    pa.types.is_date32,
-    pa.types.is_decimal128,
-)
-
 
 Run = Sequence[tuple[Footer, Split]]
 """Splits that follow each other, in a file or across files."""
@@ -108,7 +99,7 @@ def _suits_one_thread(run: Run, names: Sequence[str]) -> bool:
     values = split.num_rows * len(names)
     if len(run) > 1 or not _LARGER_POOL_FACTOR * _MIN_VALUES <= values <= ONE_THREAD_VALUES:
         return False
-    chunk = footer.details.row_groups[split.index].column(footer.details.columns.leaves[names[0]][0])
+    chunk = footer.details.row_group(split.index).column(footer.details.columns.leaves[names[0]][0])
     return bool(chunk.compression != "UNCOMPRESSED")
 
 
@@ -142,13 +133,14 @@ def _collect(run: Run, names: Sequence[str]) -> pl.DataFrame:
 
 def _is_slower(footer: Footer, split: Split, names: Sequence[str]) -> bool:
     details = footer.details
-    group = details.row_groups[split.index]
+    group = details.row_group(split.index)
     encodings = (group.column(details.columns.leaves[name][0]).encodings for name in names)
     return sum(not _SLOWER.isdisjoint(each) for each in encodings) * _SLOWER_PART >= len(names)
 
 
 def _is_flat(name: str, type: pa.DataType) -> bool:
-    return any(test(type) for test in _FLAT) and not name.startswith("^")  # a regex for Polars
+    is_flat = type.id in FIXED and type not in (pa.float16(), pa.date64())
+    return (is_flat or pa.types.is_decimal128(type)) and not name.startswith("^")  # a regex for Polars
 
 
 def _has_checksums(store: Store, footer: Footer) -> bool:

@@ -16,7 +16,7 @@ from pyarrow import fs as pafs
 
 import arrowflow as af
 from arrowflow.formats import decoded_schema, find
-from arrowflow.formats.orc.stripes import stripes
+from arrowflow.formats.orc.orc import stripes
 from arrowflow.storage import resolve
 from arrowflow.testing import check_dataset
 from tests.ops.tables import refused
