@@ -51,25 +51,6 @@ class Slot:
         looked: Results that an `UnorderedQueue` has looked at.
     """
 
-    __slots__ = (
-        "buffers",
-        "claims",
-        "done",
-        "error",
-        "estimate",
-        "group",
-        "item",
-        "iterator",
-        "left_out",
-        "looked",
-        "number",
-        "origin",
-        "reserved_bytes",
-        "results",
-        "running",
-        "splits",
-    )
-
     def __init__(self, item: Any, number: int, claims: deque[Ticket] | None = None) -> None:
         self.item = item
         self.number = number

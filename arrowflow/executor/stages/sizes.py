@@ -49,18 +49,6 @@ class Sizes:
         agreed: Calls in a row of which none made more than had to be free for it.
     """
 
-    __slots__ = (
-        "_given_bytes",
-        "_made_of_given_bytes",
-        "_most_bytes",
-        "_most_rows",
-        "agreed",
-        "bytes_per_row",
-        "chunk_bytes",
-        "excess_bytes",
-        "made_bytes",
-    )
-
     def __init__(self) -> None:
         self.made_bytes = 0
         self.bytes_per_row = 0.0
