@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from arrowflow.executor.limits import MAX_CALLS_BESIDE, WAIT_STEP_SECONDS
@@ -11,14 +11,11 @@ from arrowflow.executor.processes.kernel import RemoteKernel
 from arrowflow.executor.stages.arrivals import Arrivals
 from arrowflow.executor.stages.base import Queue, Stream
 from arrowflow.executor.stages.boundary import BoundaryQueue
-from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.executor.stages.serial import SerialQueue
 from arrowflow.executor.stages.unordered import UnorderedQueue
 from arrowflow.executor.workers.together import hedged, together
 from arrowflow.kernels.context import StreamHandle, SubPlan
-from arrowflow.kernels.instances import Instances
-from arrowflow.kernels.items import Claim
 from arrowflow.kernels.kinds import (
     BoundaryKernel,
     Kernel,
@@ -41,13 +38,15 @@ class StreamContext:
     """The services that the kernels of one stream may ask for."""
 
     def __init__(self, stream: Stream) -> None:
+        run = stream.run
         self._stream = stream
         self.boundary: BoundaryQueue | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the stream."""
-        return self._stream.epoch
+        self.epoch = stream.epoch
+        self.run_storage = run.run_storage
+        self.elsewhere = run.elsewhere
+        self.keep = run.ledger.keep
+        self.instances = run.lender.instances
+        self.now = run.clock.now
 
     def open(self, child: int | SubPlan, epoch: int, position: Position) -> StreamHandle:
         """Opens input number `child` of the stream's boundary, or a chain that `plan` made."""
@@ -73,27 +72,10 @@ class StreamContext:
         assert plan is not None
         return plan(node, first_place)
 
-    def keep(self, buffers: Mapping[int, int]) -> Claim:
-        """Counts memory that outlives its items."""
-        return self._stream.run.ledger.keep(buffers)
-
-    @property
-    def run_storage(self) -> dict[Any, Any]:
-        """Things that kernels keep until the run ends, by owner."""
-        return self._stream.run.run_storage
-
-    def instances(self, owner: Hashable, make: Callable[[], Any], name: str) -> Instances:
-        """Returns an owner's instances, each with a thread of its own."""
-        return self._stream.run.lender.instances(owner, make, name)
-
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""
         assert self.boundary is not None
         self.boundary.close_stream(self.boundary.streams[stream])
-
-    def now(self) -> float:
-        """Returns the time of the run's clock."""
-        return self._stream.run.clock.now()
 
     def wait(self, seconds: float) -> bool:
         """Waits in short steps, since nothing can wake a thread that is in a kernel."""
@@ -108,11 +90,6 @@ class StreamContext:
         self._stream.run.retried.append(why)  # one step, so that it needs no lock
 
     @property
-    def elsewhere(self) -> Elsewhere:
-        """Takes figures of other processes."""
-        return self._stream.run.elsewhere
-
-    @property
     def spans(self) -> Timeline | None:
         """Takes spans of other processes."""
         return self._stream.run.timeline
@@ -123,12 +100,7 @@ class StreamContext:
 
     def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
         """Makes a call, and once more beside it if it takes longer."""
-        run = self._stream.run
-
-        def told() -> None:
-            self.retried("slow")
-
-        return hedged(call, seconds, told, run.slow)
+        return hedged(call, seconds, lambda: self.retried("slow"), self._stream.run.slow)
 
 
 def open_stream(stream: Stream, position: Position) -> None:
