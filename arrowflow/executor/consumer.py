@@ -32,7 +32,6 @@ from arrowflow.executor.seat import ConsumerState, Seat
 from arrowflow.executor.stages.base import Queue, Run
 from arrowflow.executor.workers.pool import Pool
 from arrowflow.kernels.items import Item
-from arrowflow.observe.timeline import CONSUMER
 
 AWAY, NEAR, TAKING, COMPUTING, STUCK, WAITING = ConsumerState
 
@@ -174,8 +173,6 @@ class Consumer(Seat):
         cpu = elapsed if brief else clock.thread_cpu() + self.helped.cpu - cpu
         # If a call holds the lock, another thread would spare the consumer only the time that the call waits.
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
-        if engine.timeline is not None:
-            stage.caller.draw(CONSUMER, began, elapsed)
         with engine.lock:
             self.pool.finish(stage, call, self, elapsed, cpu)
             self.turns += 1

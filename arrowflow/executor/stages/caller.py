@@ -72,14 +72,25 @@ class Slot:
 class Caller:
     """Base of the callers of all kinds of stages."""
 
+    _engine = ""  # of the spans in a timeline
+
     def __init__(self, queue: Queue) -> None:
         self.run, self.plan = queue.run, queue.plan
         self._place = (*queue.key, queue.stream.epoch)
 
-    def draw(self, track: str, began: float, elapsed: float) -> None:
-        """Records a call, where somebody wants to see it."""
-        assert self.run.timeline is not None
-        self.run.timeline.span(track, "+".join(self.plan.titles), began, began + elapsed)
+    def _timed(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a kernel; records when, if somebody wants to see it."""
+        timeline = self.run.timeline
+        if timeline is None:
+            return function(*arguments)
+        clock = self.run.clock
+        began = clock.now()
+        try:
+            return function(*arguments)
+        finally:
+            thread = threading.current_thread()
+            track = thread.name if isinstance(thread, Worker) else CONSUMER
+            timeline.span(track, name, began, clock.now(), self._engine)
 
     def note_bad_rows(self, found: LeftOut, place: Any) -> None:
         """Notes bad rows that a kernel just left out, if somebody asks for single ones.
@@ -103,11 +114,9 @@ class ParallelCaller(Caller):
         self.passes = isinstance(head, ReaderKernel) and head.passes
         self._kept = self.plan.keeps if queue.run.keeps else None
         self._delivers_copies = self.plan.keeps is not None and self.plan.keeps.copies
+        self._engine = self.plan.engine
         self._titles = [spec.title or spec.operator for spec in self.plan.kernels]
         self._where = queue.where
-
-    def draw(self, track: str, began: float, elapsed: float) -> None:
-        """Records nothing: kernels are recorded one by one."""
 
     def execute(self, call: Slot) -> None:
         """Makes the next chunks of a call: all that are there, and of a call not known to make many one more look.
@@ -171,20 +180,6 @@ class ParallelCaller(Caller):
             self.note_bad_rows(made.left_out, (origin.split, made.position))
         self._emit(call, made.chunk, made.position, origin, None, is_kept=made.is_kept)
         return made
-
-    def _timed(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a kernel; records when, if somebody wants to see it."""
-        timeline = self.run.timeline
-        if timeline is None:
-            return function(*arguments)
-        clock = self.run.clock
-        began = clock.now()
-        try:
-            return function(*arguments)
-        finally:
-            thread = threading.current_thread()
-            track = thread.name if isinstance(thread, Worker) else CONSUMER
-            timeline.span(track, name, began, clock.now(), self.plan.engine)
 
     def _emit(
         self,

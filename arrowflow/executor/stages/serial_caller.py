@@ -70,6 +70,7 @@ class SerialCaller(Caller):
         super().__init__(queue)
         self.kernel = kernel
         self.operator = self.plan.kernels[0].operator
+        self._title = "+".join(self.plan.titles)
         self.source: Stream | None = None
         self.inbox: deque[Item] = deque()
         self.iterator: Iterator[Item] | None = None
@@ -88,17 +89,17 @@ class SerialCaller(Caller):
 
     def execute(self, call: SerialCaller) -> None:
         """Pushes until the input of this call is used up or there is no room for more results. Never raises."""
-        results = self.results
-        self._new_bytes = 0
         try:
-            while (
-                len(results) < self.room
-                and (not results or self._new_bytes <= self.spare_bytes)
-                and self._advance()
-            ):
-                pass
+            self._timed(self._title, self._run)
         except BaseException as error:
             self.failure = located(error, self.operator)
+
+    def _run(self) -> None:
+        results = self.results
+        self._new_bytes = 0
+        while len(results) < self.room and (not results or self._new_bytes <= self.spare_bytes):
+            if not self._advance():
+                break
 
     def _advance(self) -> bool:
         """Makes one result, or opens the next iterator. False: nothing to do with what is here."""

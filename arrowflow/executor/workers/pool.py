@@ -233,8 +233,6 @@ class Pool:
                 if turns is not None:
                     turns.give()
                 engine.lock.acquire()
-            if engine.timeline is not None:
-                stage.caller.draw(me.name, began, elapsed)
             self.finish(stage, call, me, elapsed, cpu, queued)
             del call
             self.ready.tell()
