@@ -105,13 +105,11 @@ class Caller:
 class ParallelCaller(Caller):
     """Runs a source or reader, if there is one, and the stateless kernels fused behind it."""
 
-    def __init__(
-        self, queue: Queue, head: SourceKernel | ReaderKernel | None, kernels: list[StatelessKernel]
-    ) -> None:
+    def __init__(self, queue: Queue, kernels: list[Any]) -> None:
         super().__init__(queue)
-        self.head = head
-        self.kernels = kernels
-        self.passes = isinstance(head, ReaderKernel) and head.passes
+        self.head: SourceKernel | ReaderKernel | None = None if self.plan.head is None else kernels[0]
+        self.kernels: list[StatelessKernel] = kernels[len(kernels) - len(self.plan.kernels) :]
+        self._passes = isinstance(self.head, ReaderKernel) and self.head.passes
         self._kept = self.plan.keeps if queue.run.keeps else None
         self._delivers_copies = self.plan.keeps is not None and self.plan.keeps.copies
         self._engine = self.plan.engine
@@ -164,7 +162,7 @@ class ParallelCaller(Caller):
 
     def passes_on(self, item: Any) -> bool:
         """Whether an item is what the reader would make of it."""
-        return self.passes and isinstance(item.chunk, pa.RecordBatch)
+        return self._passes and isinstance(item.chunk, pa.RecordBatch)
 
     def _make(self, call: Slot, iterator: Iterator[Made]) -> Made | None:
         made: Made | None = self._timed(self.plan.phase, next, iterator, None)

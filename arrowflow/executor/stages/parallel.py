@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS
@@ -36,8 +35,9 @@ from arrowflow.executor.stages.caller import NOTHING, REUSED, ParallelCaller, Sl
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
 from arrowflow.executor.workers.tokens import fits
 from arrowflow.kernels.items import Item, Task, Ticket
-from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
+from arrowflow.kernels.kinds import ReaderKernel, SourceKernel
 from arrowflow.physical.tuning import Gate
+from arrowflow.plan.position import Position
 
 
 class ParallelQueue(Queue):
@@ -45,24 +45,18 @@ class ParallelQueue(Queue):
 
     caller: ParallelCaller
 
-    def __init__(
-        self,
-        stream: Stream,
-        index: int,
-        head: SourceKernel | ReaderKernel | None,
-        kernels: list[StatelessKernel],
-        tasks: Iterator[Task] | None,
-    ) -> None:
+    def __init__(self, stream: Stream, index: int, kernels: list[Any], position: Position) -> None:
         super().__init__(stream, index)
-        self.caller = ParallelCaller(self, head, kernels)
+        self.caller = ParallelCaller(self, kernels)
+        head = self.caller.head
         self._reader = head if isinstance(head, ReaderKernel) else None
+        self._tasks = head.tasks(position) if isinstance(head, SourceKernel) else None
         self._lends = isinstance(head, SourceKernel) and head.lends
-        self.allocates = not self._lends or bool(kernels)
+        self.allocates = not self._lends or bool(self.caller.kernels)
         self._extends = self.plan.buffer_items is None and self.run.options.autotune
         self._kept = self.plan.keeps
         if self._kept is not None:
             keeping.join(self.run.ledger, self._kept)
-        self._tasks = tasks
         self._failure: BaseException | None = None  # of the tasks; comes after all that they yielded
         self._next_number = 0  # of the next input
         self._next_task = self._following_task()

@@ -16,14 +16,7 @@ from arrowflow.executor.stages.serial import SerialQueue
 from arrowflow.executor.stages.unordered import UnorderedQueue
 from arrowflow.executor.workers.together import hedged, together
 from arrowflow.kernels.context import StreamHandle, SubPlan
-from arrowflow.kernels.kinds import (
-    BoundaryKernel,
-    Kernel,
-    ReaderKernel,
-    SerialKernel,
-    SourceKernel,
-    StatelessKernel,
-)
+from arrowflow.kernels.kinds import BoundaryKernel, Kernel, SerialKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.observe.timeline import Timeline
 from arrowflow.physical.planner import inputs_share
@@ -156,12 +149,9 @@ def _stage(
         return BoundaryQueue(stream, index, cast(BoundaryKernel, kernels[0]))
     if plan.kind == "serial":
         return SerialQueue(stream, index, cast(SerialKernel, kernels[0]))
-    head = cast(SourceKernel | ReaderKernel, kernels[0]) if plan.head is not None else None
-    stateless = cast(list[StatelessKernel], kernels[1:] if head is not None else kernels)
-    tasks = head.tasks(position) if isinstance(head, SourceKernel) else None
     if arrivals is not None:
-        return UnorderedQueue(stream, index, head, stateless, tasks, arrivals)
-    return ParallelQueue(stream, index, head, stateless, tasks)
+        return UnorderedQueue(stream, index, kernels, position, arrivals)
+    return ParallelQueue(stream, index, kernels, position)
 
 
 def _last_to_wait(stream: Stream) -> Queue:

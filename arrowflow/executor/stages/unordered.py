@@ -9,6 +9,7 @@ room. Where there is none, one at a time goes on, as the head of the line.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,27 +18,21 @@ from arrowflow.executor.stages.arrivals import Arrivals, cut
 from arrowflow.executor.stages.base import Done, Look, Ready, Stream
 from arrowflow.executor.stages.caller import Slot
 from arrowflow.executor.stages.parallel import ParallelQueue
-from arrowflow.kernels.items import Item, Origin, Task
-from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.plan.position import Position
 
 
 class UnorderedQueue(ParallelQueue):
     """Runs what a `ParallelQueue` runs."""
 
     def __init__(
-        self,
-        stream: Stream,
-        index: int,
-        head: SourceKernel | ReaderKernel | None,
-        kernels: list[StatelessKernel],
-        tasks: Iterator[Task] | None,
-        arrivals: Arrivals,
+        self, stream: Stream, index: int, kernels: list[Any], position: Position, arrivals: Arrivals
     ) -> None:
+        super().__init__(stream, index, kernels, position)
         self.arrivals = arrivals
         following = stream.chain.stages[index + 1 : index + 2]
         self._shares_splits = False
         self.begun = not following or following[0].kind != "serial"
-        super().__init__(stream, index, head, kernels, tasks)
 
     def _is_head(self, slot: Slot) -> bool:
         return not self.out and not self.running if self.arrivals.again else super()._is_head(slot)
