@@ -10,9 +10,10 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from arrowflow.executor.stages.base import ALL_SLOTS, ALL_TURNS
+from arrowflow.executor.stages.base import BLOCKED
 from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.kernels.items import Item
+from arrowflow.physical import tuning
 from arrowflow.physical.tuning import MAX_REORDER_SLOTS, MAX_TURN_CHUNKS, MAX_WAITING_SLOTS
 from arrowflow.testing import Gate, Sequencer
 from tests.executor.fakes import (
@@ -157,7 +158,7 @@ def test_a_call_of_many_chunks_behind_a_straggler_is_held_back_too() -> None:
     (straggler,) = hold(engine, "reader", 1)
     engine.settle()
     stage = cast(ParallelQueue, straggler[0])
-    assert stage.look() == ALL_TURNS
+    assert stage.look() == BLOCKED[tuning.Gate.TURN]
     assert MAX_TURN_CHUNKS <= sum(len(slot.results) for slot in stage.slots) <= MAX_TURN_CHUNKS + 2
     engine.finish(straggler)
     assert values_of(engine) == [value for value in range(3) for _ in range(2 * MAX_TURN_CHUNKS)]
@@ -172,12 +173,12 @@ def test_workers_go_on_behind_a_straggler_whose_neighbours_make_many_chunks() ->
     engine.settle()
     stage = cast(ParallelQueue, straggler[0])
     assert len(stage.slots) == MAX_REORDER_SLOTS
-    assert stage.look() == ALL_SLOTS
+    assert stage.look() == BLOCKED[tuning.Gate.SLOTS]
     assert stage.refusals.slots and not stage.refusals.turn
     stage.limits.max_slots = 80
     engine.settle()
     assert len(stage.slots) == stage.limits.max_turn_chunks // 32 + 1
-    assert stage.look() == ALL_TURNS
+    assert stage.look() == BLOCKED[tuning.Gate.TURN]
     engine.finish(straggler)
     assert values_of(engine) == [value for value in range(100) for _ in range(32)]
 

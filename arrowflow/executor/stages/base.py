@@ -260,7 +260,8 @@ class Done(NamedTuple):
 Look = Ready | Waits | Blocked | Done
 
 DONE: Final = Done()
-ALL_CALLS, ALL_SLOTS, ALL_TURNS, ALL_CHUNKS, NO_BYTES_FREE, NO_TOKEN = map(Blocked, Gate)
+BLOCKED: Final = tuple(map(Blocked, Gate))
+"""By gate: the look that finds it closed, where there is nothing to say of bytes."""
 
 
 class Queue(Measures, ABC):
@@ -354,9 +355,16 @@ class Queue(Measures, ABC):
     def complete(self, call: Any) -> None:
         """Takes the results of a call over."""
 
-    @abstractmethod
     def drop(self) -> None:
         """Ends the stage and gives up all that it holds, since nobody wants the stage any more."""
+        self.ended = True
+        self.error = None
+        self.out.clear()
+        self._let_go()
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Gives up what its kernels hold, and what they are yet to do. May be called again."""
 
     def put(self, item: Item) -> None:
         """Hands an item to the next stage."""
@@ -378,6 +386,7 @@ class Queue(Measures, ABC):
             while upstream is not None:
                 upstream.drop()
                 upstream = upstream.upstream
+        self._let_go()
 
     def close_later(self, iterator: Any) -> None:
         """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""

@@ -163,18 +163,9 @@ class BoundaryQueue(SerialQueue):
         stream.drop()
         self.run.remove(stream)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Ends the stage and drops its streams."""
-        super().end(error)
-        self._drop_streams()
-
-    def _drop_streams(self) -> None:
+    def _let_go(self) -> None:
+        super()._let_go()
         self.current = None
         self._told_failed.clear()
         for stream in list(self.streams.values()):
             self.close_stream(stream)
-
-    def drop(self) -> None:
-        """Ends the stage and drops its streams."""
-        super().drop()
-        self._drop_streams()

@@ -16,21 +16,7 @@ from arrowflow.executor.limits import (
     SMALL_ITEMS,
     WAITED_GROWTH,
 )
-from arrowflow.executor.stages.base import (
-    ALL_CALLS,
-    ALL_CHUNKS,
-    ALL_SLOTS,
-    ALL_TURNS,
-    DONE,
-    NO_BYTES_FREE,
-    NO_TOKEN,
-    Blocked,
-    Done,
-    Look,
-    Queue,
-    Ready,
-    Stream,
-)
+from arrowflow.executor.stages.base import BLOCKED, DONE, Blocked, Done, Look, Queue, Ready, Stream
 from arrowflow.executor.stages.caller import NOTHING, REUSED, ParallelCaller, Slot
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
 from arrowflow.executor.workers.tokens import fits
@@ -98,9 +84,9 @@ class ParallelQueue(Queue):
             return self._without_input()
         limits = self.limits
         if self.running >= limits.max_calls:
-            return ALL_CALLS
+            return BLOCKED[Gate.CALLS]
         if not fits(limits.weight, room):
-            return NO_TOKEN
+            return BLOCKED[Gate.TOKEN]
         if self._suspended:
             look = self._look_at_suspended()
             return look if type(look) is Ready or not has_input else _last(look, self._look_at_input())
@@ -109,11 +95,11 @@ class ParallelQueue(Queue):
     def _look_at_input(self) -> Look:
         begins_line = self._begins_line
         if not begins_line and len(self.slots) >= self.limits.max_slots:
-            return ALL_SLOTS
+            return BLOCKED[Gate.SLOTS]
         return self._weigh(None, self._estimate(), head=begins_line and not self.out)
 
     def _look_at_suspended(self) -> Look:
-        look: Look = ALL_CALLS
+        look: Look = BLOCKED[Gate.CALLS]
         for slot in self.slots:
             if not slot.running and not slot.done:
                 look = _last(look, self._weigh(slot, self._estimate_again(slot), head=self._is_head(slot)))
@@ -126,14 +112,14 @@ class ParallelQueue(Queue):
         upstream, slots = self.upstream, self.slots
         if upstream is None:
             if self._next_task is not None or any(slot.item.streams and not slot.done for slot in slots):
-                return ALL_CALLS
+                return BLOCKED[Gate.CALLS]
             return DONE if slots else Done(True, self._failure)
         if upstream.out or not upstream.ended:
             return self.waits
         if not slots:
             return Done(True, upstream.error)
         # The next stream may call the same function: the number that was asked for holds for both together.
-        return ALL_CALLS if self.plan.max_calls else DONE
+        return BLOCKED[Gate.CALLS] if self.plan.max_calls else DONE
 
     @property
     def _begins_line(self) -> bool:
@@ -157,14 +143,14 @@ class ParallelQueue(Queue):
             taken = () if upstream is None else (upstream.out[0] if slot is None else slot.item).ticket
             return Ready(self, slot, estimate) if self.may_exceed(taken) else refused
         if self.turn_chunks >= self.limits.max_turn_chunks:
-            return ALL_TURNS
+            return BLOCKED[Gate.TURN]
         waiting = len(self.out)
         if waiting >= self.limits.max_ready_items and (waiting >= SMALL_ITEMS or not self._makes_small()):
-            return ALL_CHUNKS
+            return BLOCKED[Gate.CHUNKS]
         if self.plan.cost == "waits" and not self.limits.reason:
             asked = FIRST_WAITED_BYTES + WAITED_GROWTH * self.sizes.made_bytes
             if self.reserved_bytes + estimate.least > asked:
-                return NO_BYTES_FREE
+                return BLOCKED[Gate.BYTES]
         return self._lacks_bytes(estimate.most, self.limits.ledger_share) or Ready(self, slot, estimate)
 
     def _lacks_bytes(self, num_bytes: int, share: float) -> Blocked | None:
@@ -330,26 +316,14 @@ class ParallelQueue(Queue):
             if type(look) is Done:
                 self.end(look.error)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Ends the stage; calls that still run are dropped when they return."""
-        super().end(error)
-        self._drop_slots()
-
-    def _drop_slots(self) -> None:
+    def _let_go(self) -> None:
         for slot in self.slots:
-            if not slot.running:
+            if not slot.running:  # else `complete` drops what the call makes
                 self.close_later(slot.iterator)
         self.slots.clear()
         self._suspended = 0
         self.close_later(self._tasks)
         self._tasks = self._next_task = None
-
-    def drop(self) -> None:
-        """Ends the stage and drops queues and suspended calls."""
-        self.ended = True
-        self.error = None
-        self.out.clear()
-        self._drop_slots()
 
 
 def _last(before: Look, look: Look) -> Look:

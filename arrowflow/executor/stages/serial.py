@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import math
 
-from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
+from arrowflow.bad_rows import LeftOut
 from arrowflow.executor.limits import MAX_ITEMS_PER_CALL
-from arrowflow.executor.stages.base import (
-    ALL_CALLS,
-    ALL_CHUNKS,
-    DONE,
-    NO_TOKEN,
-    Blocked,
-    Done,
-    Look,
-    Queue,
-    Ready,
-    Stream,
-)
-from arrowflow.executor.stages.serial_caller import GONE, SerialCaller
+from arrowflow.executor.stages.base import BLOCKED, DONE, Blocked, Done, Look, Queue, Ready, Stream
+from arrowflow.executor.stages.serial_caller import SerialCaller
 from arrowflow.executor.workers.tokens import fits
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.physical.tuning import Gate
@@ -32,7 +21,6 @@ class SerialQueue(Queue):
     def __init__(self, stream: Stream, index: int, kernel: SerialKernel) -> None:
         super().__init__(stream, index)
         self.caller = SerialCaller(self, kernel)
-        self._left_out = NO_BAD_ROWS
         self._ready = Ready(self)
 
     @property
@@ -45,7 +33,7 @@ class SerialQueue(Queue):
         if self.ended:
             return DONE
         if self.running:
-            return ALL_CALLS
+            return BLOCKED[Gate.CALLS]
         caller = self.caller
         if caller.kernel.done and caller.iterator is None:
             return Done(True)
@@ -56,7 +44,7 @@ class SerialQueue(Queue):
             if look is not None:
                 return look
         if not fits(self.limits.weight, room):
-            return NO_TOKEN
+            return BLOCKED[Gate.TOKEN]
         return self._without_room() or self._ready
 
     def _without_room(self) -> Blocked | None:
@@ -68,7 +56,7 @@ class SerialQueue(Queue):
         """
         out, limits, made = self.out, self.limits, self.sizes.chunk_bytes or 0
         if len(out) >= limits.max_ready_items:
-            return ALL_CHUNKS
+            return BLOCKED[Gate.CHUNKS]
         if not out and not made:
             return None
         ledger, share = self.run.ledger, limits.ledger_share if out else 1.0
@@ -134,24 +122,11 @@ class SerialQueue(Queue):
         elif call.iterator is None and (call.kernel.done or (call.finished and not call.inbox)):
             self.end()
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Ends the stage and lets go of what the kernel holds."""
-        super().end(error)
-        self._let_go()
-
-    def drop(self) -> None:
-        """Ends the stage and drops its queues."""
-        self.ended = True
-        self.error = None
-        self.out.clear()
-        self._let_go()
-
     def _let_go(self) -> None:
         if not self.running:
-            self._left_out = self.left_out
             self.close_later(self.caller.let_go())
 
     @property
     def left_out(self) -> LeftOut:  # type: ignore[override]
         """Bad rows that its kernel left out; the kernel counts them, on any thread."""
-        return self._left_out if self.caller.kernel is GONE else self.caller.kernel.left_out
+        return self.caller.kernel.left_out

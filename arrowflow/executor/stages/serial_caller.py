@@ -11,38 +11,24 @@ from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import Buffers, buffers_of
 from arrowflow.executor.stages.base import Queue, Stream
 from arrowflow.executor.stages.caller import Caller
-from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.items import PAUSE, Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel, SerialKernel
 from arrowflow.plan.position import Position
 
 
-class Gone(BoundaryKernel):
+class Gone(SerialKernel):
     """Stands where the kernel of an ended stage was: what that one held back is let go with it."""
 
     done = True
 
+    def __init__(self, left_out: LeftOut) -> None:
+        self.left_out = left_out
+
     def open(self, position: Position, epoch: int) -> Position:
-        """Is never opened."""
         raise NotImplementedError
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Drops the item."""
         return iter(())
-
-    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Drops the item."""
-        return iter(())
-
-    def next_input(self) -> StreamHandle | None:
-        """Wants nothing."""
-        return None
-
-    def ended(self, stream: StreamHandle) -> None:
-        """Knows no stream."""
-
-
-GONE = Gone()
 
 
 class SerialCaller(Caller):
@@ -158,6 +144,6 @@ class SerialCaller(Caller):
         iterator, self.iterator = self.iterator, None
         self.results.clear()
         self.inbox.clear()
-        self.kernel = GONE
+        self.kernel = Gone(self.kernel.left_out)
         self.source = self.failure = None
         return iterator

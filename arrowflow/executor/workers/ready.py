@@ -23,9 +23,10 @@ from collections.abc import Iterator
 
 from arrowflow.executor.failure import located
 from arrowflow.executor.seat import ConsumerState
-from arrowflow.executor.stages.base import NO_TOKEN, Blocked, Done, Queue, Ready, Run, Stream, Waits
+from arrowflow.executor.stages.base import Blocked, Done, Queue, Ready, Run, Stream, Waits
 from arrowflow.executor.stages.boundary import BoundaryQueue
 from arrowflow.executor.workers.tokens import any_fits
+from arrowflow.physical.tuning import Gate
 
 
 class ReadySet:
@@ -212,7 +213,7 @@ class ReadySet:
                 stage.refused[look.gate] += 1
                 if look.most_bytes > most_bytes:
                     most_bytes = look.most_bytes
-                elif look is NO_TOKEN:
+                elif look.gate is Gate.TOKEN:
                     tokenless = True
             elif type(look) is Done and look.ends:
                 stage.end(look.error)

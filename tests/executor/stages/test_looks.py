@@ -7,11 +7,8 @@ import copy
 import pytest
 
 from arrowflow.executor.stages.base import (
-    ALL_CALLS,
-    ALL_CHUNKS,
-    ALL_SLOTS,
+    BLOCKED,
     DONE,
-    NO_TOKEN,
     Blocked,
     Done,
     Queue,
@@ -56,7 +53,7 @@ def test_as_many_calls_as_may_be() -> None:
     engine = stepper(source(10), function(max_calls=2), cpu_budget=4)
     calls = hold(engine, "function", 2)
     engine.settle()
-    assert calls[0][0].look() == ALL_CALLS
+    assert calls[0][0].look() == BLOCKED[Gate.CALLS]
     for call in calls:
         engine.finish(call)
     assert values_of(engine) == list(range(10))
@@ -66,7 +63,7 @@ def test_a_call_that_computes_needs_a_core() -> None:
     for cost in ("computes", "waits"):
         engine = stepper(source(10, cost=cost))
         (first,) = found(engine)
-        assert (first.look(0.0) == NO_TOKEN) == (cost == "computes")
+        assert (first.look(0.0) == BLOCKED[Gate.TOKEN]) == (cost == "computes")
         assert isinstance(first.look(1.0), Ready)
         engine.close()
 
@@ -74,7 +71,7 @@ def test_a_call_that_computes_needs_a_core() -> None:
 def test_finished_chunks_that_nobody_takes() -> None:
     engine = stepper(source(10, buffer_items=3), serial(buffer_items=2))
     engine.settle()
-    assert [stage.look() for stage in found(engine)] == [ALL_CHUNKS, ALL_CHUNKS]
+    assert [stage.look() for stage in found(engine)] == [BLOCKED[Gate.CHUNKS], BLOCKED[Gate.CHUNKS]]
     assert all(stage.refusals.chunks for stage in found(engine))
     assert values_of(engine) == list(range(10))
 
@@ -89,7 +86,7 @@ def test_chunks_that_wait_for_their_turn_are_none_that_the_next_stage_could_take
     engine.settle()
     assert stage.turn_chunks == 4 * 32 > stage.limits.max_ready_items
     assert not stage.out
-    assert stage.look() == ALL_SLOTS
+    assert stage.look() == BLOCKED[Gate.SLOTS]
     assert stage.refusals.slots and not stage.refusals.chunks, (
         "`explain` names the slow call, not the next stage"
     )
