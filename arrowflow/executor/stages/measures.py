@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.executor.limits import ONE_CALL_SHARE, RECENT_CALLS, SHORTEST_CALL_SECONDS
@@ -18,6 +19,8 @@ from arrowflow.physical.tuning import (
     are_short,
     short_times,
 )
+
+FIELDS = [field.name for field in fields(StageStatistics)]
 
 
 class Measures:
@@ -78,33 +81,16 @@ class Measures:
     def statistics(self) -> StageStatistics:
         """Returns a snapshot."""
         plan = self.plan
-        return StageStatistics(
-            key=self.key,
-            kind=plan.kind,
-            cost=plan.cost,
-            asked_calls=plan.max_calls,
-            connections=plan.connections,
-            phase=plan.phase,
-            foreign=self.foreign,
-            holds_lock=self.holds_lock,
-            random=plan.random,
-            given_ready=plan.buffer_items is not None,
-            limits=replace(self.limits),
-            undelivered=self.undelivered,
-            turn_chunks=self.turn_chunks,
-            refusals=self.refusals,
-            operators=plan.titles,
-            engine=plan.engine,
-            calls=self.calls,
-            rows=self.rows,
-            bytes=self.bytes,
-            chunks=self.chunks,
-            busy_seconds=self.busy_seconds,
-            cpu_seconds=self.cpu_seconds,
-            queued_seconds=self.queued_seconds,
-            ready_items=self.ready_items,
-            max_ready_items=self.max_ready_items,
-            running=self.running,
-            unfinished=self.unfinished,
-            left_out=self.left_out,
-        )
+        told: dict[str, Any] = {
+            "kind": plan.kind,
+            "cost": plan.cost,
+            "asked_calls": plan.max_calls,
+            "connections": plan.connections,
+            "phase": plan.phase,
+            "random": plan.random,
+            "given_ready": plan.buffer_items is not None,
+            "limits": replace(self.limits),
+            "operators": plan.titles,
+            "engine": plan.engine,
+        }
+        return StageStatistics(**told, **{name: getattr(self, name) for name in FIELDS if name not in told})
