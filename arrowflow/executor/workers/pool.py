@@ -91,11 +91,6 @@ class Pool:
                 engine.consumer.hand_over()
         return ready
 
-    def _why_idle(self) -> str:
-        if self.ready.root_out.out or self._idles():
-            return YOUR_STEP
-        return MEMORY if self.ready.lacks_bytes else ORDER
-
     def _idles(self) -> bool:
         """Whether workers have nothing to do, whatever there is."""
         consumer = self.engine.consumer
@@ -108,9 +103,8 @@ class Pool:
     def _find(self) -> Ready | None:
         engine = self.engine
         allowed = allowance(engine)
-        room = allowed - self.tokens + ROUNDING
         self._indebted = allowed < self._cores and self._debt_seconds > 0 and self._owes()
-        return self.ready.find(0.0 if self._indebted else room)
+        return self.ready.find(0.0 if self._indebted else allowed - self.tokens + ROUNDING)
 
     def _owes(self) -> bool:
         """Whether more CPU time was used than the budget allowed until now."""
@@ -125,12 +119,15 @@ class Pool:
 
         A thread that was called and has not looked yet will find the work, and then call the next thread itself.
         """
-        if self.coming:
+        if self.coming or not (self._parked or len(self.threads) < self._max_workers):
             return
+        if self.pick() is not None or self._wants_watch():
+            self._call_one()
+
+    def _call_one(self) -> None:
         if self._parked:
-            if self.pick() is not None or self._wants_watch():
-                self._unpark_one()
-        elif len(self.threads) < self._max_workers and (self.pick() is not None or self._wants_watch()):
+            self._unpark_one()
+        else:
             self.spawn()
 
     def spawn(self) -> None:
@@ -206,12 +203,12 @@ class Pool:
             stage, call = ready.stage, self.begin(ready, me)
             cheap = stage.calls_are_short and engine.consumer.state is not ConsumerState.STUCK
             weighed = stage.cost_is_measured and not cheap
-            if stage.plan.kind == "parallel" and not cheap:
+            parallel = stage.plan.kind == "parallel" and not cheap
+            if parallel:
                 # A serial or cheap call is over before another thread would be awake. This thread then goes on to the
                 # work of that other thread. A consumer that is stuck wakes nobody if the call takes long after all.
                 self.kick()
-            takes_turn = stage.plan.kind == "parallel" and stage.plan.cost == "computes" and not cheap
-            turns = turns_of_runs() if takes_turn else None
+            turns = turns_of_runs() if parallel and stage.plan.cost == "computes" else None
             ahead = stage.running > 1 or bool(stage.out)
             engine.lock.release()
             if turns is not None:
@@ -258,8 +255,7 @@ class Pool:
         call = stage.start(ready)
         me.beside = stage.running
         self.tokens += token(me.weight)
-        if stage.stream.boundary is not None:
-            self.ready.moved(stage.stream)
+        self.ready.moved(stage.stream)
         return call
 
     def finish(
@@ -285,8 +281,7 @@ class Pool:
         me.stage = None  # only now: an interrupt of the consumer before this gives the call up
         stage.measure(cpu, elapsed, queued, stage.chunks - chunks)
         stage.unfinished = NO_TIMES  # the next look counts those that still run
-        if stage.stream.boundary is not None:
-            self.ready.moved(stage.stream)
+        self.ready.moved(stage.stream)
 
     def _weigh(self, stage: Queue, weight: float) -> None:
         """Sets the cores that the next calls take, of all stages with these limits."""
@@ -296,7 +291,11 @@ class Pool:
 
     def rests(self) -> None:
         """Notes that a worker has found nothing to do, and why."""
-        self.idle.change(self.engine.clock.now(), self._free_cores, self._why_idle())
+        if self.ready.root_out.out or self._idles():
+            reason = YOUR_STEP
+        else:
+            reason = MEMORY if self.ready.lacks_bytes else ORDER
+        self.idle.change(self.engine.clock.now(), self._free_cores, reason)
 
     @property
     def _free_cores(self) -> float:
@@ -327,20 +326,14 @@ class Pool:
         if state is WorkerState.WATCHING and not self.engine.stopped:
             self._look()
         elif state is WorkerState.GUARDING and consumer.rests_workers and consumer.turns == turns:
-            self.take_over()
-
-    def take_over(self) -> None:
-        """Lets workers work again, since the consumer made nothing for a while."""
-        if self.engine.consumer.take_over():
-            self.excuse(self.engine.consumer)
+            is_stuck = consumer.take_over()
+            if is_stuck:
+                self.excuse(consumer)
 
     def guard(self) -> None:
         """Sees to it that a worker is there to notice if a function that the consumer calls blocks."""
         if not self.coming and self.ready.cost_is_measured and not _is(self._guard, WorkerState.GUARDING):
-            if self._parked:
-                self._unpark_one()
-            else:
-                self.spawn()
+            self._call_one()
 
     # ------------------------------------------------------------------ the watch
 
@@ -365,25 +358,20 @@ class Pool:
             if free >= FIRST_LOOK_SECONDS / 2:
                 rates.append((worker, (worker.seen[1] - cpu) / free))
                 wanted += (worker.seen[1] - cpu + worker.seen[2] - queued) / (now - at)
-        found = False
-        if rates and max(wanted, sum(rate for _, rate in rates)) < INTERPRETER_SHARE:
-            for worker, rate in rates:
-                if waits(rate):
-                    found = True
-                    self._release(worker, rate)
-        self._look_seconds = FIRST_LOOK_SECONDS if found else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
+        lock_is_free = max(wanted, sum(rate for _, rate in rates)) < INTERPRETER_SHARE
+        waiting = [(worker, rate) for worker, rate in rates if lock_is_free and waits(rate)]
+        for worker, rate in waiting:
+            self.excuse(worker, rate)
+            stage = worker.stage
+            if stage.calls < FIRST_CALLS and not stage.limits.reason:
+                self._weigh(stage, min(stage.limits.weight, rate))
+        self._look_seconds = FIRST_LOOK_SECONDS if waiting else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
         self.engine.tune(now)
 
     def excuse(self, caller: Runner, rate: float = 0.0) -> None:
         """Takes the token of a running call back, but for what it really uses."""
         self.tokens += token(rate) - token(caller.weight)
         caller.weight = rate
-
-    def _release(self, worker: Worker, rate: float) -> None:
-        self.excuse(worker, rate)
-        stage = worker.stage
-        if stage.calls < FIRST_CALLS and not stage.limits.reason:
-            self._weigh(stage, min(stage.limits.weight, rate))
 
 
 def _is(worker: Worker | None, state: WorkerState) -> bool:

@@ -44,7 +44,6 @@ class ReadySet:
         self.run = run
         self.lacks_token = self.cost_is_measured = False
         self._root: Stream | None = None
-        self._has_inputs = False  # there was a stream besides the root
         self._streams: dict[Stream, None] = {}  # in the order in which they were opened
         self._opened = 0
         self._changed = False  # a stream was noted since the look began
@@ -62,16 +61,12 @@ class ReadySet:
     def add(self, stream: Stream) -> None:
         """Takes in a stream; the first one is the root."""
         self._root = self._root or stream
-        self._has_inputs = self._has_inputs or stream is not self._root
         stream.rank = self._opened
         self._opened += 1
         self._streams[stream] = None
-        self.cost_is_measured = self.cost_is_measured or any(
-            stage.cost_is_measured for stage in stream.stages
-        )
+        self.cost_is_measured |= any(stage.cost_is_measured for stage in stream.stages)
         self._lets_go += not stream.holds_lock
-        if stream is not self._root:
-            self.moved(stream)
+        self.moved(stream)
 
     def remove(self, stream: Stream) -> None:
         """Forgets a stream that was dropped."""
@@ -102,9 +97,10 @@ class ReadySet:
     # ------------------------------------------------------------------ notes
 
     def moved(self, stream: Stream) -> None:
-        """Notes that a call of an input starts or has ended; its calls may turn out to take long."""
-        self._measured[stream] = None
-        self.note(stream)
+        """Notes that a call of a stream starts or has ended; its calls may turn out to take long."""
+        if stream is not self._root:
+            self._measured[stream] = None
+            self.note(stream)
 
     def note(self, stream: Stream) -> None:
         """Notes that something of a stream has changed, and so perhaps of those whose boundaries take from it."""
@@ -160,7 +156,7 @@ class ReadySet:
         while True:
             self._changed = False
             ready = self._look_at(self._root, room)
-            if ready is None and self._has_inputs:
+            if ready is None and self._opened > 1:
                 ready = self._find_input(room)
             if ready is not None or not self._changed:
                 return ready
@@ -181,8 +177,7 @@ class ReadySet:
 
     def _look(self, heap: list[tuple[int, Stream]], room: float) -> Ready | None:
         while heap:
-            entry = heapq.heappop(heap)
-            stream = entry[1]
+            _, stream = heapq.heappop(heap)
             if heap is self._noted:
                 stream.noted = False
             else:
