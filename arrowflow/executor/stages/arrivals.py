@@ -64,7 +64,9 @@ class Arrivals:
         """
         rows = item.chunk.num_rows
         if rows:
-            self._log.add(number, item.origin.split, rows)
+            self._log.splits.append(item.origin.split)
+            self._log.rows.append(rows)
+            self._log.calls.append(number)  # the last one, since a reader counts these
             if self.again:
                 self.again[0][1] -= rows
                 if not self.again[0][1]:
@@ -91,7 +93,9 @@ class Arrivals:
                     self._after.pop(each, None)
                 self._first = last + 1
             last += 1
-        self._start = self._log.next_of(self._start, self._first)
+        calls = self._log.calls
+        while self._start < len(calls) and calls[self._start] < self._first:
+            self._start += 1
 
 
 def cut(item: Item, rows: int) -> tuple[Item, Item | None]:
@@ -125,12 +129,6 @@ class Log:
         self.dropped: list[tuple[int, int, int]] = []
         self.calls, self.splits, self.rows = array("q"), array("q"), array("q")
 
-    def add(self, call: int, split: int, rows: int) -> None:
-        """Adds a chunk."""
-        self.splits.append(split)
-        self.rows.append(rows)
-        self.calls.append(call)  # the last one, since a reader counts these
-
     def since(self, at: int) -> tuple[tuple[int, int], ...]:
         """Returns what came from a chunk on, and what of `first` did not come yet."""
         until = len(self.calls)
@@ -141,13 +139,6 @@ class Log:
                 found.append((split, rows - max(0, came)))
             came -= rows
         return tuple(found)
-
-    def next_of(self, start: int, first: int) -> int:
-        """Returns the place, not before `start`, of the first chunk of a call from `first` on."""
-        calls = self.calls
-        while start < len(calls) and calls[start] < first:
-            start += 1
-        return start
 
 
 class Place(Arrived):

@@ -89,6 +89,7 @@ class Run(ABC):
         self.bad_rows: deque[tuple[str, Any, LeftOut]] | None = None
         self.slow: list[threading.Thread] = []
         self.tuner = tuner
+        # Stages of one key share these, in all streams, those to come included.
         self.limits: dict[StageKey, StageLimits] = {}
         self.sizes: dict[StageKey, Sizes] = {}
 
@@ -128,19 +129,6 @@ class Run(ABC):
     @abstractmethod
     def tokens(self) -> float:
         """Cores that the running calls take, except for calls that wait. Read by other runs, without the lock."""
-
-    def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
-        """Returns the limits that all stages of one key share, in this stream and in those to come."""
-        if key not in self.limits:
-            limits = self.limits[key] = default_limits(chain, index, self.options, share)
-            found = None if self.tuner is None else self.tuner.recall(key)
-            if found is not None:
-                limits.take(found)
-        return self.limits[key]
-
-    def sizes_of(self, key: StageKey) -> Sizes:
-        """Returns what all stages of one key have measured of their calls, and will measure."""
-        return self.sizes.setdefault(key, Sizes())
 
 
 class Stream:
@@ -288,10 +276,14 @@ class Queue(Measures, ABC):
     def __init__(self, stream: Stream, index: int) -> None:
         run, chain = stream.run, stream.chain
         plan, key = chain.stages[index], stage_key(chain, index, stream.path)
-        super().__init__(key, plan, run.limits_of(key, chain, index, stream.share))
+        if key not in run.limits:
+            run.limits[key] = default_limits(chain, index, run.options, stream.share)
+            if run.tuner is not None and (found := run.tuner.recall(key)) is not None:
+                run.limits[key].take(found)
+        super().__init__(key, plan, run.limits[key])
         self.run = run
         self.stream = stream
-        self.sizes = run.sizes_of(key)
+        self.sizes = run.sizes.setdefault(key, Sizes())
         self.upstream = upstream = stream.stages[-1] if stream.stages else None
         self.downstream: Queue | None = stream.boundary
         if upstream is not None:
@@ -340,8 +332,7 @@ class Queue(Measures, ABC):
         stage: Queue = self
         while not stage.out and not stage.feeds_consumer:
             following = stage.downstream
-            look = None if following is None else following.look()
-            if following is None or not isinstance(look, Waits) or look.source is not stage:
+            if following is None or following.look() != Waits(stage):
                 return False
             stage = following
         ledger = self.run.ledger

@@ -138,7 +138,7 @@ class ParallelCaller(Caller):
     def _run(self, call: Slot) -> None:
         item = call.item
         if self.head is None or self.passes_on(item):
-            self._emit(call, item.chunk, item.position, item.origin, item)
+            self._emit(call, item.chunk, item.position, item.origin)
             call.done = True
             return
         cpu = self.run.clock.thread_cpu() if self._kept is not None else 0.0
@@ -146,19 +146,15 @@ class ParallelCaller(Caller):
             given = item if isinstance(item, Task) else item.chunk
             call.iterator = self._timed("open", self.head.read, given)
         again = not (isinstance(item, Task) and item.streams)
-        keyed: list[tuple[Key, int]] = []
+        keyed: list[tuple[Key, Any, Buffers]] = []
         while (made := self._make(call, call.iterator)) is not None:
             if made.key is not None:
-                keyed.append((made.key, len(call.results) - 1))
+                keyed.append((made.key, call.results[-1].chunk, call.buffers[-1]))
             if not (made.more or again):
                 break
             again &= made.more
         if keyed and self._kept is not None:
-            before = len(call.results) - len(call.buffers)
-            call.group = self._kept.group(
-                [(key, call.results[at].chunk, call.buffers[at - before]) for key, at in keyed],
-                self.run.clock.thread_cpu() - cpu,
-            )
+            call.group = self._kept.group(keyed, self.run.clock.thread_cpu() - cpu)
 
     def passes_on(self, item: Any) -> bool:
         """Whether an item is what the reader would make of it."""
@@ -176,18 +172,11 @@ class ParallelCaller(Caller):
         if made.left_out is not NO_BAD_ROWS:
             call.left_out = call.left_out.plus(made.left_out)
             self.note_bad_rows(made.left_out, (origin.split, made.position))
-        self._emit(call, made.chunk, made.position, origin, None, is_kept=made.is_kept)
+        self._emit(call, made.chunk, made.position, origin, is_kept=made.is_kept)
         return made
 
     def _emit(
-        self,
-        call: Slot,
-        chunk: Payload,
-        position: Position,
-        origin: Origin,
-        source: Item | None,
-        *,
-        is_kept: bool = False,
+        self, call: Slot, chunk: Payload, position: Position, origin: Origin, *, is_kept: bool = False
     ) -> None:
         """Applies the fused kernels to a chunk and keeps the result with its buffers."""
         for index, kernel in enumerate(self.kernels):
@@ -199,8 +188,8 @@ class ParallelCaller(Caller):
                 raise located(error, self.plan.kernels[index].operator) from cause_of(error)
         if isinstance(chunk, Outcome):
             self._locate(chunk.error, origin)
-        if source is not None and chunk is source.chunk:
-            call.results.append(Item(chunk, position, source.ticket, origin))
+        if call.iterator is None and chunk is call.item.chunk:  # nothing was made of it
+            call.results.append(Item(chunk, position, call.item.ticket, origin))
             call.buffers.append({})
         else:
             call.results.append(Item(chunk, position, None, origin))

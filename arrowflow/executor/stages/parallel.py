@@ -102,7 +102,8 @@ class ParallelQueue(Queue):
         look: Look = BLOCKED[Gate.CALLS]
         for slot in self.slots:
             if not slot.running and not slot.done:
-                look = _last(look, self._weigh(slot, self._estimate_again(slot), head=self._is_head(slot)))
+                estimate = self.sizes.of_stream() if self._streams(slot) else slot.estimate
+                look = _last(look, self._weigh(slot, estimate, head=self._is_head(slot)))
                 if type(look) is Ready:
                     break
         return look
@@ -182,9 +183,9 @@ class ParallelQueue(Queue):
             task = self._next_task
             if task is None:
                 return NO_BYTES
-            return (
-                self.sizes.of_stream() if task.streams else self.sizes.of_told(task.num_bytes, task.num_bytes)
-            )
+            if task.streams:
+                return self.sizes.of_stream()
+            return self.sizes.of_told(task.num_bytes, task.num_bytes)
         item = self.upstream.out[0]
         if (reader := self._reader) is not None:
             if self.caller.passes_on(item):
@@ -197,10 +198,6 @@ class ParallelQueue(Queue):
         if not self.plan.kernels:
             return Estimate.known(FIRST_CALL_BYTES)
         return self.sizes.of_function(item, self.run.ledger, free=self.plan.cost == "unknown")
-
-    def _estimate_again(self, slot: Slot) -> Estimate:
-        """Returns what a suspended call is expected to take when it goes on."""
-        return self.sizes.of_stream() if self._streams(slot) else slot.estimate
 
     def _streams(self, slot: Slot) -> bool:
         """Whether a call yields chunks for long."""
@@ -218,8 +215,7 @@ class ParallelQueue(Queue):
                 item, claims, estimate = self._with_kept(item, self._reader)
             slot = Slot(item, self._next_number, claims)
             self._next_number += 1
-            if self._tasks is not None:
-                self._next_task = self._following_task()
+            self._next_task = self._following_task()
             self.slots.append(slot)
         slot.estimate = estimate
         slot.running = True
@@ -232,7 +228,7 @@ class ParallelQueue(Queue):
                 least = min(least, max(0, ledger.budget - ledger.used))
             slot.reserved_bytes = least
             ledger.reserve(least)
-            ledger.spared += estimate.most - estimate.least
+            ledger.spared += estimate.spared
         return slot
 
     def _with_kept(self, item: Any, reader: ReaderKernel) -> tuple[Any, deque[Ticket], Estimate]:
@@ -250,7 +246,7 @@ class ParallelQueue(Queue):
         ledger, estimate = self.run.ledger, call.estimate
         if estimate.most:
             ledger.unreserve(call.reserved_bytes)
-            ledger.spared -= estimate.most - estimate.least
+            ledger.spared -= estimate.spared
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
             self.close_later(call.iterator)

@@ -37,12 +37,8 @@ class SerialQueue(Queue):
         caller = self.caller
         if caller.kernel.done and caller.iterator is None:
             return Done(True)
-        if (
-            caller.iterator is None and not caller.inbox and caller.begun
-        ):  # it holds no work, asked at each look
-            look = self._without_input()
-            if look is not None:
-                return look
+        if not caller.holds_work and (look := self._without_input()) is not None:
+            return look
         if not fits(self.limits.weight, room):
             return BLOCKED[Gate.TOKEN]
         return self._without_room() or self._ready

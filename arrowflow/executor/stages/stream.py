@@ -30,10 +30,11 @@ _NEVER = threading.Event()
 class StreamContext:
     """The services that the kernels of one stream may ask for."""
 
+    boundary: BoundaryQueue
+
     def __init__(self, stream: Stream) -> None:
         run = stream.run
         self._stream = stream
-        self.boundary: BoundaryQueue | None = None
         self.epoch = stream.epoch
         self.run_storage = run.run_storage
         self.elsewhere = run.elsewhere
@@ -43,7 +44,6 @@ class StreamContext:
 
     def open(self, child: int | SubPlan, epoch: int, position: Position) -> StreamHandle:
         """Opens input number `child` of the stream's boundary, or a chain that `plan` made."""
-        assert self.boundary is not None
         assert isinstance(child, int | Chain)
         own = self._stream
         chain = own.chain.children[child] if isinstance(child, int) else child
@@ -67,7 +67,6 @@ class StreamContext:
 
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""
-        assert self.boundary is not None
         self.boundary.close_stream(self.boundary.streams[stream])
 
     def wait(self, seconds: float) -> bool:

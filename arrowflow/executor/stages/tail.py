@@ -27,7 +27,12 @@ class Tail:
             item = self._result()
             if item is not None or self._finished or self.stage.caller.kernel.done:
                 return item
-            self._feed(take())
+            taken, kernel = take(), self.stage.caller.kernel
+            if taken is not None:
+                self.iterator = self.stage.caller.pushed(taken)
+            else:
+                self._finished = not kernel.done
+                self.iterator = kernel.finish()
 
     def _result(self) -> Item | None:
         if self.iterator is None:
@@ -45,11 +50,3 @@ class Tail:
             raise located(error, self.stage.caller.operator) from cause_of(error)
         self.iterator = None
         return None
-
-    def _feed(self, item: Item | None) -> None:
-        kernel = self.stage.caller.kernel
-        if item is not None:
-            self.iterator = self.stage.caller.pushed(item)
-        else:
-            self._finished = not kernel.done
-            self.iterator = kernel.finish()

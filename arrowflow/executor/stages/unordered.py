@@ -46,7 +46,6 @@ class UnorderedQueue(ParallelQueue):
         return not self.running and all(again[0][0] not in slot.splits for slot in self.slots)
 
     def start(self, ready: Ready) -> Slot:
-        """Goes on with a suspended call, or takes the next input."""
         slot = super().start(ready)
         reader = self._reader
         if reader is not None and ready.call is None and not self.caller.passes_on(slot.item):
@@ -61,14 +60,12 @@ class UnorderedQueue(ParallelQueue):
             over = self._next_task is None if upstream is None else upstream.ended and not upstream.out
             if over:
                 error = self._failure if upstream is None else upstream.error
-                return Done(True, error or self._missing())
+                missing = StateError(
+                    f"{self.plan.titles[0]}: fewer rows come than came when the state was taken; with "
+                    "deterministic=False a state needs the data and the functions that it was taken with"
+                )
+                return Done(True, error or missing)
         return super()._without_input()
-
-    def _missing(self) -> StateError:
-        return StateError(
-            f"{self.plan.titles[0]}: fewer rows come than came when the state was taken; with deterministic=False a state "
-            "needs the data and the functions that it was taken with"
-        )
 
     def _deliver(self, call: Slot) -> None:
         if self._shares_splits:

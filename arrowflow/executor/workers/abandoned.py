@@ -13,25 +13,19 @@ from arrowflow.executor.workers.worker import Runner
 logger = logging.getLogger("arrowflow")
 
 
-class Abandoned:
+class Abandoned(deque[tuple[tuple[str, ...], Any]]):
     """Remembers iterators under the engine's lock, and closes them without it: a `finally` may block or raise."""
-
-    def __init__(self) -> None:
-        self._iterators: deque[tuple[tuple[str, ...], Any]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._iterators)
 
     def add(self, operators: tuple[str, ...], iterator: Any) -> None:
         """Remembers an iterator of these operators, if there is one."""
         if iterator is not None and hasattr(iterator, "close"):
-            self._iterators.append((operators, iterator))
+            self.append((operators, iterator))
 
     def close(self, me: Runner) -> None:
         """Closes what was remembered. Called without the lock."""
         while True:
             try:
-                me.closing, iterator = self._iterators.popleft()
+                me.closing, iterator = self.popleft()
             except IndexError as error:
                 if is_interrupt(error):
                     raise

@@ -17,8 +17,6 @@ ORDER: Final = "results of running calls"
 class IdleCores:
     """Core seconds that no call used, by reason. Under the run's lock."""
 
-    __slots__ = ("_cores", "_reason", "_seconds", "_since")
-
     def __init__(self, now: float, cores: float) -> None:
         self._reason = ORDER
         self._seconds: dict[str, float] = {}

@@ -115,8 +115,6 @@ class Instances:
 class _Call:
     """A call on its way to a home and back."""
 
-    __slots__ = ("caller", "done", "error", "is_waited_for", "result", "work")
-
     def __init__(self, work: Callable[[Any], Any], caller: Runner) -> None:
         self.work: Callable[[Any], Any] | None = work
         self.caller = caller
