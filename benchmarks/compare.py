@@ -1,6 +1,6 @@
 """arrowflow beside what people would use instead, on the same rows.
 
-    make bench          # all workloads: forty minutes
+    make bench          # all workloads, and ranks, cluster, features and tables beside others: half an hour
     make bench-quick    # stream and wide alone, fewer rounds: five minutes
     python -m benchmarks.compare --only stream wide --rounds 5
 
@@ -8,7 +8,8 @@ Each contender runs in a process of its own, in an environment with pinned versi
 turns, so that a slow hour of the machine meets all of them. A process measures its first epoch, which is *cold* but for
 the pages of the files, and *warm* the median of the others. The figures are medians over the rounds. A ratio is the
 median of the ratios within the rounds. Of several variants of a library the fastest counts; those that take over 1.25
-times as long in the first round are left out of the others.
+times as long in the first round are left out of the others. Rows of arrowflow are decoded in each epoch, and once more come
+from memory, as by default; that has no first epoch.
 
 The results lie in `benchmarks/results/compare.json`. From them come the table and the figure of `docs/benchmarks.md`.
 """
@@ -30,6 +31,7 @@ from benchmarks import harness, images
 from benchmarks.peers.environments import REQUIREMENTS, ROOT, python_of
 
 OURS: Final = "arrowflow"
+KEPT: Final = "arrowflow_kept"
 QUICK: Final = ("stream", "wide-shuffled")
 QUICK_PEERS: Final = ("arrowflow", "pyarrow", "polars", "duckdb")
 TIMEOUT_SECONDS: Final = 120
@@ -95,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare")
     parser.add_argument("--only", nargs="*", help="workloads")
     parser.add_argument("--peers", nargs="*", default=list(REQUIREMENTS))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="after which an epoch is cut")
     parser.add_argument("--quick", action="store_true")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -105,6 +106,7 @@ def test_the_fastest_variant_counts_and_ratios_are_within_rounds() -> None:
         _contender("arrowflow", "w", 4e6, 6e6, 8e6),
         _contender("loops", "w:slow", 1e6, 1e6, 1e6),
         _contender("loops", "w:fast", 2e6, 2e6, 2e6),
+        _contender("arrowflow_kept", "w", 9e6, 9e6, 9e6),
         compare.Contender("broken", "w", Path("python"), error="no such function"),
     ]
     figures = compare._figures(contenders)
@@ -114,7 +116,19 @@ def test_the_fastest_variant_counts_and_ratios_are_within_rounds() -> None:
     lines = list(report.table({"machine": machine, "rounds": 3, "workloads": {"w": figures}}))
     assert "| **arrowflow** | 6 M | 3 M |  |  |" in lines
     assert "| loops 1.0 | 2 M | 1 M | 3.00 x | 3.00 x |" in lines
+    assert "| **arrowflow**, rows kept in memory | 9 M |  |  |  |" in lines
     assert "| broken | cannot: no such function | | | |" in lines
+
+
+def test_the_page_has_the_bars_of_other_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bar = {"name": "2 ranks", "got": "3 against 2 M rows/s", "ratio": 1.5}
+    kept = {"machine": {"cpus": 2, "cpu": "some CPU"}, "contenders": {"1 rank": [{}, {}]}, "bars": [bar]}
+    for name in report.OTHERS:
+        (tmp_path / f"{name}.json").write_text(json.dumps(kept), encoding="utf-8")
+    monkeypatch.setattr(report.harness, "RESULTS", tmp_path)
+    lines = list(report.others())
+    assert lines.count("| 2 ranks | 3 against 2 M rows/s | 1.50 x |") == len(report.OTHERS)
+    assert f"{report.OTHERS['ranks']}; 2 rounds on 2 cores of some CPU.\n" in lines
 
 
 def test_other_columns_or_sums_are_no_contender() -> None:

@@ -14,6 +14,7 @@ _ARROW: Final = ("numpy==2.4.6", "pyarrow==26.0.1", "pandas==3.1.1")
 _IMAGES: Final = ("simplejpeg==1.9.0", "opencv-python-headless==5.0.0.93")
 REQUIREMENTS: Final[dict[str, tuple[str, ...]]] = {
     "arrowflow": (),
+    "arrowflow_kept": (),
     "pyarrow": (),
     "polars": (),
     "duckdb": ("duckdb==2.0.0", *_ARROW),
