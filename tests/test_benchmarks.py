@@ -125,7 +125,7 @@ def test_the_page_has_the_bars_of_other_benchmarks(tmp_path: Path, monkeypatch: 
     kept = {"machine": {"cpus": 2, "cpu": "some CPU"}, "contenders": {"1 rank": [{}, {}]}, "bars": [bar]}
     for name in report.OTHERS:
         (tmp_path / f"{name}.json").write_text(json.dumps(kept), encoding="utf-8")
-    monkeypatch.setattr(report.harness, "RESULTS", tmp_path)
+    monkeypatch.setattr("benchmarks.harness.RESULTS", tmp_path)
     lines = list(report.others())
     assert lines.count("| 2 ranks | 3 against 2 M rows/s | 1.50 x |") == len(report.OTHERS)
     assert f"{report.OTHERS['ranks']}; 2 rounds on 2 cores of some CPU.\n" in lines
