@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import pickle
 from collections.abc import Callable
@@ -105,7 +106,25 @@ def test_batches_that_own_their_memory_are_copies(
         assert loader.stats().kept_rows == (2 * ROWS if epoch >= first else 0)
 
 
-def test_copies_have_the_rows_of_slices_alone_and_their_types() -> None:
+@pytest.mark.parametrize("error", [OSError, MemoryError, pa.ArrowInvalid])
+def test_an_epoch_goes_on_where_nothing_can_be_copied(
+    error: type[Exception], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(chunk: pa.RecordBatch) -> int:
+        raise error
+
+    monkeypatch.setattr(kept, "_stream_bytes", refuse)
+    loader = rows_of(folder).batch(500).with_options(af.Options(keep="64MiB")).to_numpy()
+    for _ in range(2):
+        found, stats = run(loader)
+        assert found == list(range(2 * ROWS)) and stats.kept_bytes == 0
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_copies_have_the_rows_of_slices_alone_and_their_types(
+    *, is_mapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MAPPED_BYTES", 0 if is_mapped else 1 << 20)
     words = pa.array(["a", None, "ccc", "a"])
     chunk = pa.record_batch(
         {
@@ -118,7 +137,11 @@ def test_copies_have_the_rows_of_slices_alone_and_their_types() -> None:
         }
     )
     chunks = [chunk.slice(1, 2), chunk.slice(3), chunk.slice(4), chunk.select([])]
-    copies = kept._stored(chunks)
+    copies, buffers = zip(*kept._stored(chunks), strict=True)
+    if is_mapped:
+        taken = sum(kept._stream_bytes(each) for each in chunks)
+        counted = sum(size for each in buffers for size in each.values())
+        assert counted == -(-taken // mmap.PAGESIZE) * mmap.PAGESIZE
     assert [copy.to_pylist() for copy in copies] == [each.to_pylist() for each in chunks]
     assert [copy.schema for copy in copies] == [each.schema for each in chunks]
     assert [copy.num_rows for copy in copies] == [2, 1, 0, 4]

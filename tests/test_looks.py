@@ -198,7 +198,7 @@ def test_errors_name_the_operator_alone() -> None:
 
 
 def test_explain_of_copies_is_one_line_a_column(files: Path) -> None:
-    loader = af.read_parquet(files).to_numpy()
+    loader = af.read_parquet(files).with_options(af.Options(keep=False)).to_numpy()
     assert (
         loader.explain(copies=True)
         == "x: int64 -> int64: zero-copy, writable unless a second column has the buffer"
@@ -303,3 +303,8 @@ def test_datasets_loaders_and_iterators_say_what_they_are() -> None:
     with pytest.raises(af.FunctionError):
         next(failing)
     assert repr(failing) == "<Iterator of epoch 0: 0 delivered, ended by FunctionError>"
+
+
+def test_a_rule_that_leaves_nothing_out_is_not_told() -> None:
+    for rows in (af.from_arrow(pa.table({"x": [1, 2, 3]})), af.range(3)):
+        assert "rules: none applied" in rows.shuffle(seed=1).explain()

@@ -138,10 +138,10 @@ class Ledger:
         known = self._sizes.keys() & buffers.keys()
         for address in known:
             self._claims[address] = self._claims.get(address, 1) + 1
-        if not known and not self._kept:
-            return known, buffers
-        counted = (known, *self._kept)
-        return known, {each: buffers[each] for each in buffers if not any(each in some for some in counted)}
+        new = {address: buffers[address] for address in buffers.keys() - known} if known else buffers
+        if self._kept:
+            new = {each: size for each, size in new.items() if not any(each in some for some in self._kept)}
+        return known, new
 
     def made_bytes(self, ticket: Any) -> int:
         """Returns the bytes that a ticket, or a collection of tickets, keeps alive."""

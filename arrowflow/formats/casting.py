@@ -8,8 +8,6 @@ cast back and compared.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
@@ -66,7 +64,13 @@ def cast_exactly(name: str, array: pa.Array, type: pa.DataType, first_row: int =
     found = _exact(array, type)
     if found is not None:
         return found
-    low = bisect_left(range(len(array)), True, key=lambda row: _exact(array.slice(0, row + 1), type) is None)
+    low, high = 0, len(array)  # the first of these rows that does not fit lies in low:high
+    while high - low > 1:  # `bisect` would cast all rows from the first one on in each step
+        middle = (low + high) // 2
+        if _exact(array.slice(low, middle - low), type) is None:
+            high = middle
+        else:
+            low = middle
     raise DataError(
         f"column {name!r}: {_text(array.slice(low, 1))} ({array.type}) in row {first_row + low} cannot be {type} without loss; give schema= "
         "a type that holds all values, or read this file by a dataset of its own and cast there"

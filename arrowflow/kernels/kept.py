@@ -50,6 +50,9 @@ DEAR_SECONDS: Final = 1e-9
 """CPU time of decoding, a byte, from which on copies pay: 4 times that of a copy. `stream` takes 5 to 15 ns, `wide` 1.8, and
 plain floats 0.3."""
 
+MAPPED_BYTES: Final = 1 << 20
+"""Bytes of copies from which on they have a map of their own. A process may have some 65,000 maps."""
+
 PADDING: Final = 64
 """What is added to `PINNED_SHARE` for each buffer: that of eight flags takes a byte."""
 
@@ -211,8 +214,11 @@ class KeptChunks:
         if not again and (copies or not self._fits_first_epoch(own, num_bytes)):
             return None
         if copies:
-            keys, chunks, _ = zip(*found, strict=True)
-            found = [(key, chunk, sizes_of(chunk)) for key, chunk in zip(keys, _stored(chunks), strict=True)]
+            try:
+                stored = _stored([chunk for _, chunk, _ in found])
+            except (pa.ArrowException, OSError, MemoryError):  # types nested too deep, or no memory
+                return None
+            found = [(key, *copy) for (key, _, _), copy in zip(found, stored, strict=True)]
             pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
         return KeptGroup({key: KeptChunk(chunk, buffers) for key, chunk, buffers in found}, pinned)
 
@@ -242,21 +248,35 @@ def sizes_of(chunk: pa.RecordBatch) -> dict[int, int]:
     return {buffer.address: size for buffer in found if buffer is not None and (size := buffer.size)}
 
 
-def _stored(chunks: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Returns copies of chunks in memory that comes from the system, and goes back to it with the last of them.
+def _stored(chunks: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, Mapping[int, int]]]:
+    """Returns copies of chunks, and the bytes of their buffers by address.
 
-    Arrow's pool would keep it. For memory that it did not have before, mimalloc takes up to four times as long.
+    Memory for `MAPPED_BYTES` and more comes from the system, and goes back to it with the last of them. Arrow's pool would
+    keep it, and for memory that it did not have before mimalloc takes up to four times as long.
+
+    Raises:
+        ArrowException: Arrow IPC has no such types.
+        OSError, MemoryError: There is no memory.
     """
     streams = [_stream_bytes(chunk) for chunk in chunks]
+    if sum(streams) < MAPPED_BYTES:
+        return [(copy, sizes_of(copy)) for copy in map(copied, chunks)]
     memory = mmap.mmap(-1, sum(streams), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     rest = np.frombuffer(memory, np.uint8)
-    copies = []
+    spare = -sum(streams) % mmap.PAGESIZE
+    copies: list[tuple[pa.RecordBatch, Mapping[int, int]]] = []
     for chunk, num_bytes in zip(chunks, streams, strict=True):
         own, rest = pa.py_buffer(rest[:num_bytes]), rest[num_bytes:]
         _write(chunk, pa.FixedSizeBufferWriter(own))
         with pa.ipc.open_stream(own, options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
             copy = reader.read_next_batch()
-        copies.append(copy if copy.schema.equals(chunk.schema) else copied(chunk))
+        if not copy.schema.equals(chunk.schema):
+            copy, num_bytes = copied(chunk), 0
+        buffers = sizes_of(copy)
+        # What lies between the buffers, and behind the last chunk, counts as one more, where the stream begins.
+        beside = max(0, num_bytes - sum(buffers.values())) + spare
+        copies.append((copy, buffers | {own.address: beside}))
+        spare = 0
     return copies
 
 

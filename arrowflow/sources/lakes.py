@@ -103,7 +103,7 @@ def read_iceberg(
     """
     from arrowflow.ops.sources.read_iceberg import ReadIceberg
 
-    if hasattr(table, "metadata_location"):
+    if hasattr(table, "metadata_location") and hasattr(table, "io"):
         location, own = table.metadata_location, dict(table.io.properties)
     else:
         path = _path("read_iceberg", table)

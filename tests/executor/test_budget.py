@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+import arrowflow as af
 from arrowflow.executor import Engine
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.held import Held
@@ -528,3 +529,13 @@ def test_without_any_thread_the_run_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(threading.Thread, "start", none)
     with running(source(5)) as engine, pytest.raises(Exception, match="no thread can be started"):
         next(items_of(engine))
+
+
+def test_what_the_tail_dropped_is_not_held_while_the_next_chunk_is_made() -> None:
+    def wide(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"x": batch.column(0), "text": ["z" * (1 << 14)] * batch.num_rows})
+
+    options = af.Options(max_chunk_rows=4, autotune=False, cpu_budget=1)
+    with iter(af.range(64).map(wide).skip(60).with_options(options)) as run:
+        assert sum(batch.num_rows for batch in run) == 4
+        assert run.stats().ledger_peak_bytes < 1.5 * 4 * (1 << 14)

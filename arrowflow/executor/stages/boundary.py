@@ -92,7 +92,9 @@ class BoundaryQueue(SerialQueue):
         A chunk of theirs is `num_bytes` or more. Two are added: one of which slices still wait downstream, and the
         scratch of the call that makes the next one.
         """
-        held, size = self.kernel.chunks_held, max(num_bytes, self.largest_bytes)
+        # `describe()` asks without a lock, perhaps while the stage ends.
+        held = 0 if self.ended else self.kernel.chunks_held
+        size = max(num_bytes, self.largest_bytes)
         if not held or (held * len(self.streams) + 2) * size <= room:
             return True
         others = (

@@ -76,7 +76,10 @@ class SerialCaller(Caller):
     def execute(self, call: SerialCaller) -> None:
         """Pushes until the input of this call is used up or there is no room for more results. Never raises."""
         try:
-            self._timed(self._title, self._run)
+            if self.run.timeline is None:
+                self._run()
+            else:
+                self._timed(self._title, self._run)
         except BaseException as error:
             self.failure = located(error, self.operator)
 

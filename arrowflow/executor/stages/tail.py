@@ -27,12 +27,15 @@ class Tail:
             item = self._result()
             if item is not None or self._finished or self.stage.caller.kernel.done:
                 return item
-            taken, kernel = take(), self.stage.caller.kernel
-            if taken is not None:
-                self.iterator = self.stage.caller.pushed(taken)
-            else:
-                self._finished = not kernel.done
-                self.iterator = kernel.finish()
+            self._feed(take())  # a name for the item here would hold its rows until the next one has come
+
+    def _feed(self, item: Item | None) -> None:
+        kernel = self.stage.caller.kernel
+        if item is not None:
+            self.iterator = self.stage.caller.pushed(item)
+        else:
+            self._finished = not kernel.done
+            self.iterator = kernel.finish()
 
     def _result(self) -> Item | None:
         if self.iterator is None:

@@ -282,15 +282,20 @@ def items(tree: Json, *, evaluated: bool = True) -> Iterator[tuple[str, Json]]:
 
     Without `evaluated` it leaves out nodes that run inside of lists and structs.
     """
+    # A stack, as a generator in a generator for each level would pass on each item once a level.
+    left = _parts(tree)
+    while left:
+        key, part = left.pop()
+        yield key, part
+        if evaluated or key != "evaluation":
+            left += _parts(part)
+
+
+def _parts(tree: Json) -> list[tuple[str, Json]]:
+    """Returns what a node or a list holds, last ones first."""
     if isinstance(tree, dict):
-        for key, part in tree.items():
-            yield key, part
-            if evaluated or key != "evaluation":
-                yield from items(part, evaluated=evaluated)
-    elif isinstance(tree, list):
-        for part in tree:
-            yield "", part
-            yield from items(part, evaluated=evaluated)
+        return list(tree.items())[::-1]
+    return [("", part) for part in reversed(tree)] if isinstance(tree, list) else []
 
 
 def words(tree: Json) -> Iterator[str]:

@@ -186,7 +186,7 @@ class Subexpression(NamedTuple):
 TEMPORAL: Final = ("Date", "Datetime", "Time", "Duration")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=2048)  # each expression is asked for two kinds of types
 def cast_to(text: str, *types: str) -> tuple[Subexpression, ...]:
     """Returns the parts that the expression with the JSON form `text` casts to types that have one of these names in them."""
     casts = (body for kind, body in items(loads(text), evaluated=False) if kind == "Cast")

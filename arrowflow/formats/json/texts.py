@@ -80,7 +80,11 @@ class _Text:
         if is_list(type) and first == "[":
             return self._inside(start, "]", lambda place: self._value(place, type.value_type))
         stop = self._skip(start)
-        if is_string(type) and first != '"' and self._text[start:stop] != "null":
+        if (
+            (is_string(type) or pa.types.is_string_view(type))
+            and first != '"'
+            and self._text[start:stop] != "null"
+        ):
             text = self._text[start:stop]
             if not (_is_json(text) if first in "[{" else _SCALAR.fullmatch(text)):
                 raise _NoJsonError(text)

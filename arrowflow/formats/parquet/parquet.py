@@ -266,6 +266,12 @@ class ParquetFormat(Format):
                 table = part.reader.read_row_group(0, column_indices=list(leaves), use_threads=False)
                 wanted = table.slice(start - first, stop - start)
                 columns |= dict(zip(wanted.column_names, wanted.columns, strict=True))
+                del (
+                    data,
+                    part,
+                    table,
+                    wanted,
+                )  # a generator holds its variables as long as its batches are taken
         rows = pa.table([columns[name] for name in names], names=names).combine_chunks()
         for batch in rows.to_batches():
             for part in conform(batch, _with_integers(schema, footer, integers)):

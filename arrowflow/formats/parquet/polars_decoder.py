@@ -9,14 +9,12 @@ equal Arrow's values, or Arrow decodes instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.formats.parquet.arrow_decoder import at_splits
-from arrowflow.formats.parquet.thrift import Tree, walk
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.storage import Store
 from arrowflow.types import FIXED
@@ -52,8 +50,8 @@ _SLOWER_PART, _LOOKED_AT = 4, 32
 _HEADER_BYTES: Final = 32
 _FIRST_PAGE: Final = 4
 """Where writers begin: after `PAR1`. Anything else there counts as a page with a checksum."""
-_FIELDS: Final[Tree] = {number: number for number in range(1, 9)}
-"""The fields of a `PageHeader`."""
+_I32_FIELD: Final = 0x15
+"""The Thrift compact header of an i32 field that follows the field before it."""
 
 Run = Sequence[tuple[Footer, Split]]
 """Splits that follow each other, in a file or across files."""
@@ -177,8 +175,12 @@ def has_checksum(header: bytes) -> bool:
         >>> has_checksum(bytes([0x15, 0, 0x15, 0x80, 1, 0x15, 0x80, 1, 0x2C, 0x15]))
         False
     """
-    try:
-        numbers = [number for number, _, _ in islice(walk(header, _FIELDS), 4)]
-    except (IndexError, ValueError):
-        return True
-    return numbers[:3] != [1, 2, 3] or numbers[3:] in ([], [4])
+    position = 0
+    for _ in range(3):
+        if header[position : position + 1] != bytes([_I32_FIELD]):
+            return True
+        position += 1
+        while position < len(header) and header[position] & 0x80:
+            position += 1
+        position += 1
+    return position >= len(header) or header[position] == _I32_FIELD

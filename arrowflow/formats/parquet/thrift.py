@@ -83,9 +83,16 @@ def _header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
 
 def passed(data: bytes, at: int, kind: int) -> int:
     """Returns the end of the value that starts at `at`: that of a structure without a look at each of its fields."""
-    if kind == STRUCT:
+    if kind == STRUCT:  # most values of a footer are numbers in structures: these are passed without a call
         while header := data[at]:
-            at = passed(data, at + 1 if header > 15 else varint(data, at + 1)[1], header & 15)
+            at = at + 1 if header > 15 else varint(data, at + 1)[1]
+            kind = header & 15
+            if kind in _VARINTS:
+                while data[at] > 127:
+                    at += 1
+                at += 1
+            elif kind not in _BOOLEANS:
+                at = passed(data, at, kind)
         return at + 1
     if kind == BINARY:
         size, at = varint(data, at)
@@ -128,9 +135,12 @@ def list_header(data: bytes, at: int) -> tuple[int, int, int]:
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
     """Returns an unsigned number, and its end."""
+    value: Any = data[at]
+    if value < 128:
+        return value, at + 1
     value = shift = 0
     while True:
-        byte = data[at]
+        byte: Any = data[at]
         at += 1
         value |= (byte & 127) << shift
         shift += 7

@@ -208,6 +208,7 @@ class Join(Operator):
             make=lambda context: (JoinKernel if self.unique else MatchKernel)(self, context),
             engine="numpy+arrow",
             floor_bytes=held,
+            repeats=self.unique,
             facts=lambda: (f"look up {', '.join(map(repr, self.key))}; table and index hold {held:,} bytes",),
         )
         if self.unique:

@@ -168,7 +168,7 @@ class GeneratorKernel(SourceKernel):
 
     def _elements(self) -> Generator[Any]:
         try:
-            yield from self._node.fn()
+            yield from iter(self._node.fn())  # a coroutine is none
         except Exception as error:
             raise FunctionError(f"{self._name} raised {said(error)}") from error
 

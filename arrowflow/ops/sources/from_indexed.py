@@ -85,7 +85,8 @@ class FromIndexed(DealtSource):
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Leaves columns out, so that they are not gathered."""
-        return dataclasses.replace(self, memory=self.memory.of_columns(wanted)).on()
+        memory = self.memory.of_columns(wanted)
+        return self if memory is self.memory else dataclasses.replace(self, memory=memory).on()
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         return (

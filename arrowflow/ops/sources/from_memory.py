@@ -129,7 +129,8 @@ class FromMemory(DealtSource):
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Leaves columns out where rows stay in place; otherwise a later operator does so."""
-        return self.of_columns(wanted).on() if self.in_place else self
+        found = self.of_columns(wanted) if self.in_place else self
+        return self if found is self else found.on()
 
     def of_columns(self, wanted: frozenset[str]) -> Self:
         """Returns the rows with no other columns than the wanted ones."""
@@ -169,10 +170,10 @@ class MemoryKernel(SourceKernel):
         self._rows = chunk_rows
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        first, row = (0, 0) if position is None else position
+        first, row = (0, 0) if position is None else (*position, 0)[:2]
         for index in range(first, len(self._batches)):
             rows = self._batches[index].num_rows
-            for start in range(row if index == first else 0, rows, self._rows or rows):
+            for start in range(row if index == first else 0, rows, self._rows or max(rows, 1)):
                 yield Task((index, start), Origin(index))
 
     def read(self, task: Task) -> Iterator[Made]:
