@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError, counted
-from arrowflow.types import is_string
+from arrowflow.types import FIXED, is_string
 
 NumpyArray = npt.NDArray[Any]
 Exported = tuple[Any, Any]
@@ -175,7 +175,7 @@ def dtype_of_values(kind: Any) -> np.dtype[Any] | None:
     if pa.types.is_dictionary(kind):
         kind = kind.index_type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return np.dtype(kind.to_pandas_dtype())
+        return FIXED[kind.id]
     if pa.types.is_timestamp(kind):
         return np.dtype(f"datetime64[{kind.unit}]")
     if pa.types.is_duration(kind):
