@@ -120,6 +120,12 @@ def test_the_fastest_variant_counts_and_ratios_are_within_rounds() -> None:
     assert "| broken | cannot: no such function | | | |" in lines
 
 
+def test_who_is_far_slower_runs_once() -> None:
+    contenders = [_contender("arrowflow", "w", 8e6), _contender("arrowflow_kept", "w", 99e6)]
+    contenders += [_contender("near", "w", 3e6), _contender("far", "w", 1e6), _contender("new", "w")]
+    assert [one.peer for one in contenders if compare._is_far(one, contenders)] == ["far"]
+
+
 def test_the_page_has_the_bars_of_other_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bar = {"name": "2 ranks", "got": "3 against 2 M rows/s", "ratio": 1.5}
     kept = {"machine": {"cpus": 2, "cpu": "some CPU"}, "contenders": {"1 rank": [{}, {}]}, "bars": [bar]}
