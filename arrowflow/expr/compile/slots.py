@@ -18,7 +18,7 @@ from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Stack, co
 from arrowflow.expr.own.function import Compute, function
 from arrowflow.expr.own.replaced import Replaced
 from arrowflow.expr.parse import arrow_tree, polars_tree
-from arrowflow.expr.parse.expression import Expr, expand, parse_expression
+from arrowflow.expr.parse.expression import Expr, expand, of_column, parse_expression
 from arrowflow.expr.parse.lifted import OWN
 from arrowflow.expr.parse.long_constants import long_mapping
 from arrowflow.expr.parse.tree import Call, Column, Literal, Node, Unsupported
@@ -262,7 +262,7 @@ def _own_function(call: Call, type: pa.DataType, most: int | None = None) -> Com
 def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Slot:
     name, type = cast.name, cast.type
     if isinstance(type, pl.Enum):
-        expr = parse_expression(pl.col(name).cast(type), operator="cast")
+        expr = of_column(parse_expression(pl.col("x").cast(type), operator="cast"), name)
         return Foreign(expr, polars_type(expr.whole, schema))
     source = schema.field(name).type
     if source.equals(type):

@@ -190,6 +190,20 @@ def _shown(value: Source) -> str:
     return shown if len(shown) <= 200 else shown[:199] + "…"
 
 
+def of_column(expr: Expr, name: str) -> Expr:
+    """Returns an expression of one column for another one. `pl.col` takes the names "*" and "^…$" for several columns.
+
+    Examples:
+        >>> import polars as pl
+        >>> of_column(parse_expression(pl.col("x") + 1, operator="select"), "*").columns
+        ('*',)
+    """
+    selector = dumps({"Column": expr.name})
+    found = polars_tree.deserialise(expr.json().replace(selector, dumps({"Column": name})))
+    assert found is not None
+    return _named(found, polars_tree.serialise(found))
+
+
 def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
     """Returns one expression per output of `expr` on `schema`, with selectors, `pl.all()` and regexes resolved.
 

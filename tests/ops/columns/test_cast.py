@@ -88,3 +88,11 @@ def test_bad_arguments(types: Any) -> None:
 def test_a_cast_that_does_not_exist_is_refused_before_it_runs() -> None:
     ds = af.from_arrow(pa.table({"v": [[1], [2]]})).cast({"v": pa.date32()})
     refused(af.PlanError, lambda: ds.schema, "cast", "v")
+
+
+@pytest.mark.parametrize("name", ["*", "^a$", "", "x"])
+def test_a_name_means_its_column_alone(name: str) -> None:
+    table = pa.table({name: ["b", "a"], "a": ["a", "a"]})
+    found = af.from_arrow(table).cast({name: pl.Enum(["a", "b"])}).to_table()
+    assert found[name].to_pylist() == ["b", "a"]
+    assert found["a"].type == pa.string()
