@@ -484,3 +484,19 @@ def test_keep_is_auto_false_or_a_size(value: Any) -> None:
     with pytest.raises(af.PlanError, match="keep is 'auto', False or a size"):
         af.Options(keep=value)
     assert af.Options(keep="1KiB").keep == 1024
+
+
+@pytest.mark.parametrize("keep", ["auto", "64MiB"])
+def test_a_state_without_an_order_goes_on_whether_chunks_are_kept_or_not(keep: Any, folder: Path) -> None:
+    def joined(keep: Any) -> af.Dataset:
+        numbers = af.from_arrow(pa.table({"x": np.arange(2 * ROWS), "name": np.arange(2 * ROWS) % 7}))
+        options = af.Options(deterministic=False, keep=keep)
+        return rows_of(folder).join(numbers, on="x").batch(500).with_options(options)
+
+    with iter(joined(False)) as run:
+        found = next(run)["x"].to_pylist()
+        state = run.state_dict()
+    with iter(joined(keep)) as run:
+        run.load_state_dict(state)
+        found += [number for batch in run for number in batch["x"].to_pylist()]
+    assert sorted(found) == list(range(2 * ROWS))
