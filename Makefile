@@ -59,7 +59,7 @@ release: $(VENV)/.made
 # Beside other libraries, each in an environment of its own: half an hour, and five minutes. A bar that is missed ends nothing.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.compare
-	-$(BIN)/python -m benchmarks.ranks --rounds 2
+	-$(BIN)/python -m benchmarks.ranks --rounds 1
 	-$(BIN)/python -m benchmarks.cluster --rounds 1
 	-$(BIN)/python -m benchmarks.features --rounds 3
 	-$(BIN)/python -m benchmarks.sources --rounds 3

@@ -99,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare")
     parser.add_argument("--only", nargs="*", help="workloads")
     parser.add_argument("--peers", nargs="*", default=list(REQUIREMENTS))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="after which an epoch is cut")
     parser.add_argument("--quick", action="store_true")
