@@ -56,7 +56,7 @@ def others() -> Iterator[str]:
         found = json.loads((harness.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         rounds = max(map(len, found["contenders"].values()))
         yield f"\n### {name}\n"
-        yield f"{title}; {rounds} rounds on {found['machine']['cpus']} cores of {found['machine']['cpu']}.\n"
+        yield f"{title}; {rounds} round{'s' * (rounds > 1)} on {found['machine']['cpus']} cores of {found['machine']['cpu']}.\n"
         yield "| what | figures | ratio |"
         yield "|---|---|---|"
         for bar in found["bars"]:
