@@ -1,6 +1,6 @@
 """arrowflow beside what people would use instead, on the same rows.
 
-    make bench          # all workloads, and ranks, cluster, features and tables beside others: half an hour
+    make bench          # all workloads, and ranks, cluster, features and tables beside others: forty minutes
     make bench-quick    # stream and wide alone, fewer rounds: five minutes
     python -m benchmarks.compare --only stream wide --rounds 5
 
