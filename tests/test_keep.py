@@ -31,6 +31,7 @@ from arrowflow.executor.ledger import ticket_bytes
 from arrowflow.kernels import kept
 from arrowflow.ops.sources.files import split_fetcher, split_readers
 from arrowflow.ops.sources.files.split_tasks import SplitTask
+from arrowflow.workarounds.streams import stream_bytes
 from tests.servers.s3 import S3Server
 
 ROWS = 20_000
@@ -113,7 +114,7 @@ def test_an_epoch_goes_on_where_nothing_can_be_copied(
     def refuse(chunk: pa.RecordBatch) -> int:
         raise error
 
-    monkeypatch.setattr(kept, "_stream_bytes", refuse)
+    monkeypatch.setattr(kept, "stream_bytes", refuse)
     loader = rows_of(folder).batch(500).with_options(af.Options(keep="64MiB")).to_numpy()
     for _ in range(2):
         found, stats = run(loader)
@@ -139,7 +140,7 @@ def test_copies_have_the_rows_of_slices_alone_and_their_types(
     chunks = [chunk.slice(1, 2), chunk.slice(3), chunk.slice(4), chunk.select([])]
     copies, buffers = zip(*kept._stored(chunks), strict=True)
     if is_mapped:
-        taken = sum(kept._stream_bytes(each) for each in chunks)
+        taken = sum(stream_bytes(each) for each in chunks)
         counted = sum(size for each in buffers for size in each.values())
         assert counted == -(-taken // mmap.PAGESIZE) * mmap.PAGESIZE
     assert [copy.to_pylist() for copy in copies] == [each.to_pylist() for each in chunks]

@@ -29,8 +29,8 @@ OF_FILES: Final = pa.schema(
         "_error": pa.string(),
     }
 )
-"""The columns of what readers leave out. `_part` is the number of the row group, batch or block, `_row` that of the first
-row in it, and `data` the bytes of the row; null for what is left out whole, as a row group is."""
+"""The columns of what readers leave out. `_part` is the number of the row group, batch or block, and `_row` that of the first
+row in it. `data` has the bytes of the row, and null for what is left out whole, as a row group is."""
 
 OF_FUNCTIONS: Final = pa.schema(
     {"_split": pa.int64(), "_piece": pa.int64(), "_row": pa.int64(), "_error": pa.string()}

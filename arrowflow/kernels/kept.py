@@ -38,6 +38,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.workarounds.slices import concatenable
+from arrowflow.workarounds.streams import stream_bytes, write_stream
 
 PINNED_SHARE: Final = 1.25
 """Chunks are kept as they are if their buffers take no more than this, for each byte of their rows."""
@@ -258,7 +259,7 @@ def _stored(chunks: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, Mapp
         ArrowException: Arrow IPC has no such types.
         OSError, MemoryError: There is no memory.
     """
-    streams = [_stream_bytes(chunk) for chunk in chunks]
+    streams = [stream_bytes(chunk) for chunk in chunks]
     if sum(streams) < MAPPED_BYTES:
         return [(copy, sizes_of(copy)) for copy in map(copied, chunks)]
     memory = mmap.mmap(-1, sum(streams), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -267,7 +268,7 @@ def _stored(chunks: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, Mapp
     copies: list[tuple[pa.RecordBatch, Mapping[int, int]]] = []
     for chunk, num_bytes in zip(chunks, streams, strict=True):
         own, rest = pa.py_buffer(rest[:num_bytes]), rest[num_bytes:]
-        _write(chunk, pa.FixedSizeBufferWriter(own))
+        write_stream(chunk, pa.FixedSizeBufferWriter(own))
         with pa.ipc.open_stream(own, options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
             copy = reader.read_next_batch()
         if not copy.schema.equals(chunk.schema):
@@ -278,17 +279,6 @@ def _stored(chunks: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, Mapp
         copies.append((copy, buffers | {own.address: beside}))
         spare = 0
     return copies
-
-
-def _stream_bytes(chunk: pa.RecordBatch) -> int:
-    counting = pa.MockOutputStream()
-    _write(chunk, counting)
-    return int(counting.size())
-
-
-def _write(chunk: pa.RecordBatch, sink: Any) -> None:
-    with pa.ipc.new_stream(sink, chunk.schema) as writer:
-        writer.write_batch(chunk)
 
 
 def copied(chunk: pa.RecordBatch) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.storage import NO_ROOM
+from arrowflow.workarounds.streams import stream_bytes, write_stream
 
 FIRST_SEGMENT_BYTES: Final = 64 << 20
 MAX_SEGMENT_BYTES: Final = 4 << 30
@@ -88,12 +89,10 @@ class SpillFile:
             >>> SpillFile(tempfile.gettempdir()).move(chunk).chunk.equals(chunk)
             True
         """
-        counting = pa.MockOutputStream()
-        _write(chunk, counting)
-        num_bytes = counting.size()
+        num_bytes = stream_bytes(chunk)
         try:
             segment = self._segment_for(num_bytes)
-            _write(chunk, pa.PythonFile(Sink(segment.descriptor, segment.end), mode="w"))
+            write_stream(chunk, pa.PythonFile(Sink(segment.descriptor, segment.end), mode="w"))
         except OSError as error:
             raise self._failed(error, num_bytes) from error
         written = segment.buffer.slice(segment.end, num_bytes)
@@ -171,11 +170,6 @@ class Sink(io.RawIOBase):
     def tell(self) -> int:
         """Returns the place of the next byte."""
         return self._place
-
-
-def _write(chunk: pa.RecordBatch, sink: Any) -> None:
-    with pa.ipc.new_stream(sink, chunk.schema) as writer:
-        writer.write_batch(chunk)
 
 
 def _read(written: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:

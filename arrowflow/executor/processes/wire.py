@@ -27,6 +27,7 @@ from arrowflow.errors import PlanError, said
 from arrowflow.executor.limits import MAX_CAUSES
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.workarounds.file_names import with_file_names
+from arrowflow.workarounds.streams import stream_bytes, write_stream
 
 Key = tuple[int, int]
 """Numbers of a run and of an operator in it."""
@@ -159,11 +160,9 @@ def write_batch(outbox: Outbox, batch: pa.RecordBatch) -> tuple[Parcel, int | No
     Returns:
         Where they lie, and the arena's descriptor where it is new; the caller sends and closes it.
     """
-    counted = pa.MockOutputStream()
-    _stream(batch, counted)
-    arena, parcel, descriptor = outbox.lend(counted.size())
+    arena, parcel, descriptor = outbox.lend(stream_bytes(batch))
     try:
-        _stream(batch, pa.FixedSizeBufferWriter(pa.py_buffer(arena.bytes)))
+        write_stream(batch, pa.FixedSizeBufferWriter(pa.py_buffer(arena.bytes)))
     except BaseException:
         if descriptor is not None:
             os.close(descriptor)
@@ -176,11 +175,6 @@ def read_batch(inbox: Inbox, parcel: Parcel, descriptor: int | None) -> pa.Recor
     memory = inbox.lease(parcel, descriptor)
     buffer = pa.foreign_buffer(memory.ctypes.data, parcel.num_bytes, base=memory)
     return pa.ipc.open_stream(buffer).read_next_batch()
-
-
-def _stream(batch: pa.RecordBatch, sink: Any) -> None:
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
 
 
 # ---------------------------------------------------------------------------------- functions
