@@ -34,7 +34,7 @@ class Interrupter:
             frame.f_trace_lines = False
         elif event == "opcode":
             self._opcode(frame)
-        elif event == "return":
+        elif event in ("return", "exception"):  # behind a call that raised, CPython does not look
             self.checked.discard(id(frame))
         return self
 
