@@ -1,4 +1,4 @@
-"""A cluster of one node for the tests of a module: Ray has threads and descriptors of its own, which other tests count."""
+"""A cluster of one node for the tests of a module or package: Ray has threads and descriptors of its own, which other tests count."""
 
 from __future__ import annotations
 

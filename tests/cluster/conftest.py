@@ -12,7 +12,7 @@ from tests.ops.ranks.pipelines import write_shards
 from tests.ray_cluster import cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")  # a cluster takes five seconds to start
 def ray() -> Iterator[Any]:
     yield from cluster()
 
