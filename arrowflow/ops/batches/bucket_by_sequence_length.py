@@ -31,7 +31,7 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.padded_batch import PaddedBatch, padded
 from arrowflow.ops.batches.padding import is_list, lengths_of
 from arrowflow.ops.batches.row_selection import (
-    KeptChunks,
+    HeldChunks,
     RowNumbers,
     SelectionKernel,
     held_bytes,
@@ -264,7 +264,7 @@ class BucketKernel(SerialKernel):
         self._emitted: RowNumbers = np.zeros(buckets, np.int64)
         self._skip = [0] * buckets  # rows that come again and were emitted before
         self._came: RowNumbers = np.zeros(buckets, np.int64)
-        self._kept = KeptChunks()  # with, by bucket, how many rows came before
+        self._chunks = HeldChunks()  # with, by bucket, how many rows came before
         self._number = 0
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -272,15 +272,15 @@ class BucketKernel(SerialKernel):
         if position is None:
             return None
         before, emitted, self._number = BucketPosition._make(position)
-        self._kept = KeptChunks(before)
+        self._chunks = HeldChunks(before)
         self._skip = list(emitted)
         self._emitted[:] = emitted
         return before
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that a chunk's rows fill, or that waited too long, in the order of these rows."""
-        first = self._kept.rows
-        self._kept.add(item, self._came.copy())
+        first = self._chunks.rows
+        self._chunks.add(item, self._came.copy())
         if not item.chunk.num_rows:
             if not first:
                 yield item._replace(position=self._mark())
@@ -319,7 +319,7 @@ class BucketKernel(SerialKernel):
             if full and (at := int(held[start + size - 1])) < late:
                 yield at, True, bucket, size
                 start += size
-            elif late < self._kept.rows:
+            elif late < self._chunks.rows:
                 rows = int(np.searchsorted(held[start:], late))
                 yield late, False, bucket, rows
                 start += rows
@@ -333,8 +333,8 @@ class BucketKernel(SerialKernel):
         self._held[bucket] = rest
         self._oldest[bucket] = int(rest[0]) if len(rest) else NEVER
         self._emitted[bucket] += rows
-        batch, tickets = self._kept.select(leaving)
-        self._kept.release(min(self._oldest))
+        batch, tickets = self._chunks.select(leaving)
+        self._chunks.release(min(self._oldest))
         if short and self._node.drop_remainder:
             return
         self._number += 1
@@ -342,5 +342,5 @@ class BucketKernel(SerialKernel):
 
     def _mark(self) -> Position:
         # All rows before the first kept chunk were emitted, so the rest of the count came from that chunk on.
-        before, _, earlier = self._kept.first(self._came)
+        before, _, earlier = self._chunks.first(self._came)
         return BucketPosition(before, tuple((self._emitted - earlier).tolist()), self._number)

@@ -22,7 +22,7 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.groups import MAX_GROUPS, Emission, Groups
-from arrowflow.ops.batches.row_selection import KeptChunks, SelectionKernel, held_bytes
+from arrowflow.ops.batches.row_selection import HeldChunks, SelectionKernel, held_bytes
 from arrowflow.ops.columns.select import expand_named
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Node
@@ -198,7 +198,7 @@ class GroupKernel(SerialKernel):
     def __init__(self, node: GroupByWindow) -> None:
         self._limits = node.window_size, node.max_groups, node.max_lag_rows
         self._groups = Groups(*self._limits)
-        self._kept = KeptChunks()
+        self._held = HeldChunks()
         self._first = 0  # rows before it were emitted and do not count
         self._number = 0
 
@@ -208,18 +208,18 @@ class GroupKernel(SerialKernel):
             return None
         at = GroupPosition._make(position)
         self._first, self._number = at.first, at.number
-        self._kept = KeptChunks(at.before, at.first - at.offset)
+        self._held = HeldChunks(at.before, at.first - at.offset)
         self._groups = Groups(*self._limits, at.next_row, at.emitted)
         return at.before
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that the rows of a chunk fill, or push out."""
-        chunk, start = item.chunk, self._kept.rows
+        chunk, start = item.chunk, self._held.rows
         if not chunk.num_rows:
-            self._kept.add(item)
+            self._held.add(item)
             return
         keys = chunk.column(chunk.num_columns - 1)
-        self._kept.add(item._replace(chunk=chunk.select(range(chunk.num_columns - 1))))
+        self._held.add(item._replace(chunk=chunk.select(range(chunk.num_columns - 1))))
         gone = min(max(0, self._first - start), chunk.num_rows)
         codes = keys.indices.to_numpy()[gone:]
         for emission in self._groups.add(codes, keys.dictionary.to_pylist(), start + gone):
@@ -227,15 +227,15 @@ class GroupKernel(SerialKernel):
 
     def finish(self) -> Iterator[Item]:
         """Yields the remaining groups."""
-        for emission in self._groups.finish(self._kept.rows):
+        for emission in self._groups.finish(self._held.rows):
             yield self._item(emission)
 
     def _item(self, emission: Emission) -> Item:
         """Returns a batch with its position, and releases the chunks without held rows."""
-        batch, tickets = self._kept.select(emission.rows)
+        batch, tickets = self._held.select(emission.rows)
         oldest = min(self._groups.oldest, emission.next_row)
-        self._kept.release(oldest)
-        before, start, _ = self._kept.first()
+        self._held.release(oldest)
+        before, start, _ = self._held.first()
         emitted = self._groups.emitted(oldest)
         self._number += 1
         position = GroupPosition(before, oldest - start, oldest, emission.next_row, emitted, self._number)

@@ -35,7 +35,7 @@ class RowSelection:
         return len(self.rows)
 
 
-class KeptChunks:
+class HeldChunks:
     """The chunks with held rows, in order; rows are named by their numbers.
 
     Args:
@@ -49,13 +49,13 @@ class KeptChunks:
     def __init__(self, after: Position = None, rows: int = 0) -> None:
         self.rows = rows
         self._after = after
-        self._kept: list[tuple[pa.RecordBatch, Ticket, Position, Any]] = []  # with what was noted before it
+        self._held: list[tuple[pa.RecordBatch, Ticket, Position, Any]] = []  # with what was noted before it
         self._starts: list[int] = []  # the first row of each
 
     def add(self, item: Item, earlier: Any = None) -> None:
         """Keeps a chunk, and a value that the operator noted about the rows before it."""
         if item.chunk.num_rows:
-            self._kept.append((item.chunk, item.ticket, self._after, earlier))
+            self._held.append((item.chunk, item.ticket, self._after, earlier))
             self._starts.append(self.rows)
             self.rows += item.chunk.num_rows
         self._after = item.position
@@ -64,7 +64,7 @@ class KeptChunks:
         """Returns rows, ascending, with the tickets of their chunks."""
         first = bisect_right(self._starts, int(rows[0])) - 1
         stop = bisect_right(self._starts, int(rows[-1]))
-        used = self._kept[first:stop]
+        used = self._held[first:stop]
         selection = RowSelection([chunk for chunk, *_ in used], self._starts[first:stop], rows)
         return selection, [ticket for _, ticket, *_ in used]
 
@@ -72,13 +72,13 @@ class KeptChunks:
         """Releases the chunks before the chunk with row `oldest`, which may still have to come."""
         gone = bisect_right(self._starts, oldest) - (oldest < self.rows)
         if gone:
-            del self._kept[:gone], self._starts[:gone]
+            del self._held[:gone], self._starts[:gone]
 
     def first(self, earlier: Any = None) -> tuple[Position, int, Any]:
         """Returns the position before the first chunk, its first row, and the noted value; or those of the next chunk."""
-        if not self._kept:
+        if not self._held:
             return self._after, self.rows, earlier
-        *_, before, noted = self._kept[0]
+        *_, before, noted = self._held[0]
         return before, self._starts[0], noted
 
 

@@ -221,7 +221,7 @@ def test_only_chunks_with_held_rows_are_kept(drop_remainder: bool) -> None:
     for number, chunk in enumerate(cut(table_of([5] * 2000), [10])):
         batches = list(kernel.push(Item(chunk, (number,), None, Origin(number))))
         assert all(batch.chunk.num_rows == 50 for batch in batches)
-        assert sum(chunk.num_rows for chunk, *_ in kernel._kept._kept) <= 70
+        assert sum(chunk.num_rows for chunk, *_ in kernel._chunks._held) <= 70
 
 
 def test_a_chunk_without_rows_after_a_resume_keeps_the_counts() -> None:
