@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from arrowflow.dataset import Dataset
+from arrowflow.errors import ArrowflowError
 from arrowflow.executor import Engine
 from arrowflow.executor.seat import ConsumerState
 from arrowflow.executor.stages.base import Queue
@@ -265,6 +267,26 @@ def items_of(engine: Engine) -> Iterator[Item]:
 def values_of(engine: Engine) -> list[int]:
     """Returns the values of all chunks that are left."""
     return [value_of(item.chunk) for item in items_of(engine)]
+
+
+def values_from(*stages: StagePlan, children: Sequence[Chain] = (), **options: Any) -> list[int]:
+    """Runs a chain from its start to its end, closes it, and returns the values of its chunks."""
+    with running(*stages, children=children, **options) as engine:
+        return values_of(engine)
+
+
+def drained(engine: Engine) -> tuple[list[int], ArrowflowError]:
+    """Returns the values before the error of a run, and the error."""
+    values: list[int] = []
+    with pytest.raises(ArrowflowError) as caught:
+        values.extend(value_of(item.chunk) for item in items_of(engine))
+    return values, caught.value
+
+
+def clock_of(engine: Engine) -> FakeClock:
+    """Returns the clock of a run, for a test to move."""
+    assert isinstance(engine.clock, FakeClock)
+    return engine.clock
 
 
 def stages_of(engine: Engine) -> list[Queue]:

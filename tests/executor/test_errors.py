@@ -6,13 +6,14 @@ import gc
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import arrowflow as af
 from arrowflow.errors import ArrowflowError, ClosedError, DataError, FunctionError, SourceError
-from arrowflow.executor import Engine
 from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.kernels.items import Item, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel, StatelessKernel
@@ -22,8 +23,10 @@ from arrowflow.physical.stage import StagePlan
 from arrowflow.plan.position import Position
 from arrowflow.testing import Gate, Sequencer
 from tests.executor.fakes import (
+    Reader,
     Source,
     chunk,
+    drained,
     function,
     hold,
     items_of,
@@ -36,6 +39,7 @@ from tests.executor.fakes import (
     start,
     stepper,
     value_of,
+    values_from,
     values_of,
 )
 
@@ -53,21 +57,6 @@ def failing_at(bad: int, error: BaseException | None = None) -> Callable[[pa.Rec
     return call
 
 
-def drained(engine: Engine) -> tuple[list[int], ArrowflowError]:
-    """Returns the values before the error, and the error."""
-    values: list[int] = []
-    with pytest.raises(ArrowflowError) as caught:
-        values.extend(value_of(item.chunk) for item in items_of(engine))
-    return values, caught.value
-
-
-def pushing(bad: int) -> Callable[[Item], Iterator[Item]]:
-    def push(item: Item) -> Iterator[Item]:
-        yield item._replace(chunk=failing_at(bad)(item.chunk))
-
-    return push
-
-
 def yielding(bad: int) -> Callable[[int], Iterator[pa.RecordBatch]]:
     def make(value: int) -> Iterator[pa.RecordBatch]:
         yield failing_at(bad)(chunk(value))
@@ -75,18 +64,24 @@ def yielding(bad: int) -> Callable[[int], Iterator[pa.RecordBatch]]:
     return make
 
 
-WHERE: dict[str, tuple[StagePlan, ...]] = {
-    "source": (source(20, yielding(7)), function()),
-    "reader": (source(20), reader(lambda batch: iter([failing_at(7)(batch)])), function()),
-    "function": (source(20), function(failing_at(7))),
-    "serial": (source(20), serial(pushing(7)), function(name="below")),
-    "tail": (source(20), serial(pushing(7), name="tail")),
+def calling(call: Callable[[pa.RecordBatch], pa.RecordBatch], name: str) -> StagePlan:
+    """Returns a serial stage of a function of chunks."""
+    return serial(lambda item: iter([item._replace(chunk=call(item.chunk))]), name=name)
+
+
+WHERE: dict[str, Callable[[Callable[[pa.RecordBatch], pa.RecordBatch]], tuple[StagePlan, ...]]] = {
+    "source": lambda call: (source(20, lambda value: (call(chunk(value)) for _ in range(1))), function()),
+    "reader": lambda call: (source(20), reader(lambda batch: (call(batch) for _ in range(1))), function()),
+    "function": lambda call: (source(20), function(call)),
+    "serial": lambda call: (source(20), calling(call, "serial"), function(name="below")),
+    "tail": lambda call: (source(20), calling(call, "tail")),
 }
+"""Stages, of which one calls a function."""
 
 
 @pytest.mark.parametrize("where", WHERE)
 def test_everything_before_the_error_is_delivered_then_it_is_raised(where: str) -> None:
-    with running(*WHERE[where], cpu_budget=3) as engine:
+    with running(*WHERE[where](failing_at(7)), cpu_budget=3) as engine:
         values, error = drained(engine)
         assert values == list(range(7))
         assert isinstance(error, FunctionError)
@@ -95,10 +90,15 @@ def test_everything_before_the_error_is_delivered_then_it_is_raised(where: str) 
         assert str(error) == f"{where}: it failed"
 
 
-@pytest.mark.parametrize("where", WHERE)
+EXCEPTIONS = (ValueError("x"), MemoryError("x"), StopIteration())
+OTHERS = (KeyboardInterrupt(), SystemExit(3), GeneratorExit())
+
+
 @pytest.mark.parametrize(
-    "error",
-    [ValueError("x"), MemoryError("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit(), StopIteration()],
+    ("where", "error"),
+    [(where, error) for where in WHERE for error in EXCEPTIONS]
+    # On the consumer's own thread, that of the tail, an interrupt is the consumer's.
+    + [(where, error) for where in WHERE for error in OTHERS if where != "tail"],
 )
 def test_whatever_a_kernel_raises_becomes_an_error_of_the_library(where: str, error: BaseException) -> None:
     def call(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -106,20 +106,7 @@ def test_whatever_a_kernel_raises_becomes_an_error_of_the_library(where: str, er
             raise error
         return batch
 
-    if where == "tail" and not isinstance(error, Exception):
-        pytest.skip("on the consumer's own thread an interrupt is the consumer's")
-    chains: dict[str, tuple[StagePlan, ...]] = {
-        "source": (source(20, lambda value: (call(chunk(value)) for _ in range(1))), function()),
-        "reader": (source(20), reader(lambda batch: (call(batch) for _ in range(1))), function()),
-        "function": (source(20), function(call)),
-        "serial": (
-            source(20),
-            serial(lambda item: iter([item._replace(chunk=call(item.chunk))])),
-            function(),
-        ),
-        "tail": (source(20), serial(lambda item: iter([item._replace(chunk=call(item.chunk))]), name="tail")),
-    }
-    with running(*chains[where]) as engine:
+    with running(*WHERE[where](call)) as engine:
         values, found = drained(engine)
     assert values == [0, 1]
     assert type(found) is ArrowflowError
@@ -175,8 +162,6 @@ def test_the_first_error_in_order_comes_not_the_first_in_time() -> None:
 
 
 def test_an_error_is_raised_once_and_ends_the_iterator() -> None:
-    import arrowflow as af
-
     iterator = iter(af.range(100).map(raising, num_parallel_calls=1).batch(7))
     with pytest.raises(FunctionError):
         next(iterator)
@@ -209,15 +194,13 @@ def test_rows_that_batch_holds_back_are_not_delivered_short(below: tuple[StagePl
 @pytest.mark.parametrize("cpus", [1, 4])
 def test_a_satisfied_take_hides_a_later_error(cpus: int, below: tuple[StagePlan, ...]) -> None:
     chain = (source(20, yielding(5)), function(), kernel(lambda: TakeKernel(5), "take"), *below)
-    with running(*chain, cpu_budget=cpus) as engine:
-        assert values_of(engine) == [0, 1, 2, 3, 4]
+    assert values_from(*chain, cpu_budget=cpus) == [0, 1, 2, 3, 4]
 
 
 def test_a_satisfied_take_stops_what_is_above_it_at_once() -> None:
     engine = stepper(source(1000), kernel(lambda: TakeKernel(2), "take"))
     assert engine.next_item() is not None
-    flying = engine.begin()
-    assert flying is not None
+    (flying,) = hold(engine, "source", 1)
     engine.finish(flying)
     assert engine.next_item() is not None
     assert engine.begin() is None
@@ -266,9 +249,8 @@ class BrokenTasks(SourceKernel):
 
 
 def test_a_source_that_fails_to_name_its_work_fails_in_order() -> None:
-    plan = source(3)
-    assert plan.head is not None
-    broken = StagePlan(kind="parallel", head=_with_make(plan, BrokenTasks))
+    head: Any = source(3).head
+    broken = StagePlan(kind="parallel", head=replace(head, make=lambda context: BrokenTasks()))
     with running(broken, function()) as engine:
         values, error = drained(engine)
     assert values == [0, 1, 2]
@@ -276,34 +258,16 @@ def test_a_source_that_fails_to_name_its_work_fails_in_order() -> None:
     assert isinstance(error.__cause__, Fault)
 
 
-def _with_make(plan: StagePlan, make: Callable[[], Any]) -> Any:
-    import dataclasses
-
-    assert plan.head is not None
-    return dataclasses.replace(plan.head, make=lambda context: make())
-
-
 def test_a_reader_that_cannot_estimate_is_an_error_and_no_hang() -> None:
-    class Unsized(Exception):
-        pass
+    class Unsized(Reader):
+        def num_bytes(self, payload: Any) -> int:
+            raise Fault
 
-    def unsized(context: Any) -> Any:
-        made = reader(lambda batch: iter([batch])).head
-        assert made is not None
-        assert made.make is not None
-        broken = made.make(context)
-
-        def fail(payload: Any) -> int:
-            raise Unsized
-
-        broken.num_bytes = fail  # type: ignore[union-attr, method-assign]
-        return broken
-
-    plan = reader(lambda batch: iter([batch]))
-    broken = StagePlan(kind="parallel", head=_with_make(plan, lambda: unsized(None)))
-    with running(source(3), broken) as engine, pytest.raises(ArrowflowError) as caught:
-        engine.next_item()
-    assert isinstance(caught.value.__cause__, Unsized)
+    head: Any = reader(lambda batch: iter([batch])).head
+    made = replace(head, make=lambda context: Unsized(lambda batch: iter([batch]), 8))
+    with running(source(3), StagePlan(kind="parallel", head=made)) as engine:
+        _, error = drained(engine)
+    assert isinstance(error.__cause__, Fault)
 
 
 def test_a_failure_of_the_executor_itself_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,11 +350,7 @@ def test_a_kernel_may_fail_in_any_of_several_fused_functions() -> None:
             raise Fault
 
     first, second = function(name="first").kernels[0], function(name="second").kernels[0]
-    import dataclasses
-
-    fused = StagePlan(
-        kind="parallel", kernels=(first, dataclasses.replace(second, make=lambda context: Fail()))
-    )
-    with running(source(2), fused) as engine, pytest.raises(ArrowflowError) as caught:
-        engine.next_item()
-    assert caught.value.operator == "second"
+    fused = StagePlan(kind="parallel", kernels=(first, replace(second, make=lambda context: Fail())))
+    with running(source(2), fused) as engine:
+        _, error = drained(engine)
+    assert error.operator == "second"

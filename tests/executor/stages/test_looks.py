@@ -22,10 +22,8 @@ from tests.executor.fakes import (
     Concatenate,
     Stepper,
     boundary,
-    chunk,
     function,
     hold,
-    reader,
     serial,
     source,
     stages_of,
@@ -74,24 +72,6 @@ def test_finished_chunks_that_nobody_takes() -> None:
     assert [stage.look() for stage in found(engine)] == [BLOCKED[Gate.CHUNKS], BLOCKED[Gate.CHUNKS]]
     assert all(stage.refusals.chunks for stage in found(engine))
     assert values_of(engine) == list(range(10))
-
-
-def test_chunks_that_wait_for_their_turn_are_none_that_the_next_stage_could_take() -> None:
-    engine = stepper(
-        source(10), reader(lambda batch: (chunk(part, 1 << 16) for part in range(32))), cpu_budget=4
-    )
-    (first,) = hold(engine, "reader", 1)
-    stage = first[0]
-    stage.limits.max_slots = 5
-    engine.settle()
-    assert stage.turn_chunks == 4 * 32 > stage.limits.max_ready_items
-    assert not stage.out
-    assert stage.look() == BLOCKED[Gate.SLOTS]
-    assert stage.refusals.slots and not stage.refusals.chunks, (
-        "`explain` names the slow call, not the next stage"
-    )
-    engine.finish(first)
-    assert values_of(engine) == [*range(32)] * 10
 
 
 def test_a_full_ledger_says_at_how_many_bytes_to_look_again() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from arrowflow.executor.stages.base import Queue
+import pytest
+
 from arrowflow.physical.tuning import FIRST_CALLS, short_times
 from tests.executor.fakes import function, source, stages_of, stepper
 
@@ -10,41 +11,36 @@ SHORT = 5e-6
 SECOND = 1.0
 
 
-def _stage(times: list[float]) -> Queue:
-    """Returns a stage after calls of these CPU and wall seconds."""
-    engine = stepper(source(10), function())
-    stage = stages_of(engine)[0]
+def are_short(times: list[float]) -> list[bool]:
+    """Tells before the first and after each of calls of these CPU and wall seconds whether a stage has short calls."""
+    stage = stages_of(stepper(source(10), function()))[0]
+    found = [stage.calls_are_short]
     for seconds in times:
         stage.measure(seconds, seconds, 0.0, 1)
-    engine.close()
-    return stage
+        found.append(stage.calls_are_short)
+    return found
 
 
 def test_calls_are_short_once_enough_of_them_were() -> None:
-    for calls in range(2 * FIRST_CALLS):
-        assert _stage([SHORT] * calls).calls_are_short == (calls >= FIRST_CALLS)
+    assert are_short([SHORT] * 2 * FIRST_CALLS) == [False] * FIRST_CALLS + [True] * (FIRST_CALLS + 1)
 
 
-def test_one_call_that_is_interrupted_makes_short_ones_no_longer_ones() -> None:
-    for before in range(FIRST_CALLS, 40):
-        times = [SHORT] * before + [SECOND]
-        for after in range(40):
-            assert _stage(times + [SHORT] * after).calls_are_short, (before, after)
+@pytest.mark.parametrize("before", [*range(FIRST_CALLS, 12), 20, 39])
+def test_one_call_that_is_interrupted_makes_short_ones_no_longer_ones(before: int) -> None:
+    assert all(are_short([SHORT] * before + [SECOND] + [SHORT] * 39)[before:])
 
 
 def test_calls_that_become_long_are_long_from_the_second_on() -> None:
     for before in (10, 100):
-        assert not _stage([SHORT] * before + [SECOND] * 2).calls_are_short
+        assert not are_short([SHORT] * before + [SECOND] * 2)[-1]
 
 
 def test_calls_that_are_long_from_the_first_on_were_never_short() -> None:
-    for calls in range(20):
-        assert not _stage([SECOND] * calls).calls_are_short, calls
+    assert not any(are_short([SECOND] * 20))
 
 
 def test_calls_of_which_every_tenth_is_long_are_not_short() -> None:
-    times = [SHORT] * 9 + [SECOND]
-    assert not _stage(times * 10).calls_are_short
+    assert not are_short(([SHORT] * 9 + [SECOND]) * 10)[-1]
 
 
 def test_what_is_short_depends_on_who_holds_the_interpreter_lock() -> None:
