@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
 import pytest
 
 from arrowflow.executor import engine
 from arrowflow.executor.stages.base import Ready
 from arrowflow.executor.workers import cores
 from arrowflow.executor.workers.ready import ReadySet
+from arrowflow.testing import Gate
+from tests.executor.interrupter import Preempted
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +42,23 @@ def _looks_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(ReadySet, "find", checked)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A gate that is opened at the end, so that no call outlives its test."""
+    gate = Gate()
+    yield gate
+    gate.open()
+
+
+@pytest.fixture
+def preempted() -> Iterator[None]:
+    """Handles a signal by an exception."""
+
+    def preempt(number: int, frame: FrameType | None) -> None:
+        raise Preempted
+
+    previous = signal.signal(signal.SIGUSR1, preempt)
+    yield
+    signal.signal(signal.SIGUSR1, previous)

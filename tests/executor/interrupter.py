@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dis
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -53,3 +56,23 @@ class Interrupter:
 
 def ctrl_c() -> None:
     raise KeyboardInterrupt
+
+
+class Preempted(RuntimeError, IndexError, ValueError, OSError):
+    """What a handler of a signal raises: of a kind that much code looks for in what it calls."""
+
+
+INTERRUPTS = (ctrl_c, partial(signal.raise_signal, signal.SIGUSR1))
+"""Each is a `KeyboardInterrupt`, or with the fixture `preempted` a `Preempted`."""
+
+
+@contextmanager
+def interrupted(at: int, interrupt: Callable[[], None] = ctrl_c) -> Iterator[Interrupter]:
+    """Interrupts the code of a run within at the n-th point; the error goes on."""
+    interrupter = Interrupter(at, interrupt)
+    previous = sys.gettrace()
+    sys.settrace(interrupter)
+    try:
+        yield interrupter
+    finally:
+        sys.settrace(previous)

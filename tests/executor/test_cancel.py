@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import logging
@@ -18,9 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import arrowflow as af
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import Engine
 from arrowflow.kernels.items import Item
+from arrowflow.ops.rows.take import TakeKernel
 from arrowflow.physical.stage import StagePlan
 from arrowflow.testing import Gate
 from tests.executor.fakes import (
@@ -36,9 +37,10 @@ from tests.executor.fakes import (
     source,
     start,
     stepper,
+    values_from,
     values_of,
 )
-from tests.executor.interrupter import Interrupter, ctrl_c
+from tests.executor.interrupter import INTERRUPTS, Preempted, interrupted
 from tests.executor.test_budget import Windows
 
 
@@ -48,16 +50,20 @@ def measured() -> bool:
     return module is not None and module.Coverage.current() is not None
 
 
-def workers() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("arrowflow-")]
+def workers(name: str = "arrowflow-") -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
 
 
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    """A gate that is opened at the end, so that no call outlives its test."""
-    gate = Gate()
-    yield gate
-    gate.open()
+def join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(30)
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_is_left() -> Iterator[None]:
+    """The end of a run waits for its workers."""
+    yield
+    assert workers() == []
 
 
 def waiting_source(gate: Gate, at: int) -> StagePlan:
@@ -76,14 +82,8 @@ def test_stop_twice_and_close_twice() -> None:
     engine.stop()
     engine.close()
     engine.close()
-    assert workers() == []
     with pytest.raises(ClosedError):
         engine.next_item()
-
-
-def test_a_run_that_never_began_is_closed() -> None:
-    start(source(), function()).close()
-    assert workers() == []
 
 
 def test_close_from_another_thread_wakes_the_consumer(gate: Gate) -> None:
@@ -100,41 +100,49 @@ def test_close_from_another_thread_wakes_the_consumer(gate: Gate) -> None:
     closing.join()
     gate.open()
     engine.close()
-    assert workers() == []
 
 
-def test_a_call_that_does_not_return_is_named_and_left(gate: Gate) -> None:
+def slow(gate: Gate, close_timeout: float) -> Engine:
+    """Returns a run whose consumer waits for a call that does not return before the gate is open."""
+
     def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
         gate.pass_through()
         return batch
 
-    engine = start(source(1), function(wait, name="slow_map", max_calls=1), close_timeout=0)
-    threading.Thread(target=lambda: _ignore(engine)).start()
+    return waited_for(gate, source(1), function(wait, name="slow_map"), close_timeout=close_timeout)
+
+
+def waited_for(gate: Gate, *stages: StagePlan, close_timeout: float) -> Engine:
+    engine = start(*stages, close_timeout=close_timeout)
+
+    def consume() -> None:
+        with pytest.raises(ClosedError):
+            engine.next_item()
+
+    threading.Thread(target=consume).start()
     gate.wait_for(1)
+    return engine
+
+
+def test_a_call_that_does_not_return_is_named_and_left(gate: Gate) -> None:
+    engine = slow(gate, close_timeout=0)
     with pytest.warns(
         RuntimeWarning, match=r"1 call\(s\) of slow_map did not return within close_timeout=0 s"
     ):
         engine.close()
-    late = [thread for thread in threading.enumerate() if thread.name in workers()]
+    late = workers()
     assert len(late) >= 1
     gate.open()
-    for thread in late:
-        thread.join()
+    join(late)
     assert engine.statistics().ledger_bytes == 0
 
 
 def test_an_interrupt_does_not_wait_for_a_call_that_does_not_return(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
-        gate.pass_through()
-        return batch
-
     monkeypatch.setattr("arrowflow.executor.engine.INTERRUPTED_SECONDS", 0.0)
-    engine = start(source(1), function(wait, name="slow_map", max_calls=1), close_timeout=3600)
-    threading.Thread(target=lambda: _ignore(engine)).start()
-    gate.wait_for(1)
-    late = [thread for thread in threading.enumerate() if thread.name in workers()]
+    engine = slow(gate, close_timeout=3600)
+    late = workers()
     with pytest.warns(
         RuntimeWarning, match=r"1 call\(s\) of slow_map .* within 0 s of the interrupt"
     ) as caught:
@@ -144,13 +152,7 @@ def test_an_interrupt_does_not_wait_for_a_call_that_does_not_return(
         warnings.simplefilter("error")
         engine.close()  # nor does anybody wait again
     gate.open()
-    for thread in late:
-        thread.join()
-
-
-def _ignore(engine: Engine) -> None:
-    with pytest.raises(ClosedError):
-        engine.next_item()
+    join(late)
 
 
 def test_a_worker_that_comes_back_late_lets_go_of_its_memory(gate: Gate) -> None:
@@ -163,44 +165,29 @@ def test_a_worker_that_comes_back_late_lets_go_of_its_memory(gate: Gate) -> None
             yield made
             del made
 
-    engine = start(source(), reader(allocate), close_timeout=0)
-    threading.Thread(target=lambda: _ignore(engine)).start()
-    gate.wait_for(1)
+    engine = waited_for(gate, source(), reader(allocate), close_timeout=0)
     with pytest.warns(RuntimeWarning, match="reader"):
         engine.close()
-    late = [thread for thread in threading.enumerate() if thread.name in workers()]
+    late = workers()
     gate.open()
-    for thread in late:
-        thread.join()
+    join(late)
     assert pa.total_allocated_bytes() == before
     assert engine.statistics().ledger_bytes == 0
 
 
-def test_a_user_function_may_close_its_own_run() -> None:
-    def close(batch: pa.RecordBatch) -> pa.RecordBatch:
-        engine.close()
-        return batch
-
-    engine = start(source(), function(close), close_timeout=3600)
-    with pytest.raises(ClosedError):
-        values_of(engine)
-    engine.close()
-    assert workers() == []
-
-
-def test_two_user_functions_that_close_their_run_do_not_wait_for_each_other() -> None:
-    together = threading.Barrier(2)
+@pytest.mark.parametrize("calls", [1, 2])
+def test_user_functions_that_close_their_run_do_not_wait_for_themselves_or_each_other(calls: int) -> None:
+    together = threading.Barrier(calls)
 
     def close(batch: pa.RecordBatch) -> pa.RecordBatch:
         together.wait(30)
         engine.close()
         return batch
 
-    engine = start(source(), function(close, max_calls=2, cost="waits"), close_timeout=3600)
+    engine = start(source(), function(close, max_calls=calls, cost="waits"), close_timeout=3600)
     with pytest.raises(ClosedError):
         values_of(engine)
     engine.close()
-    assert workers() == []
 
 
 @pytest.mark.parametrize("tail", [(), (serial(),), (serial(buffer_items=2),)])
@@ -212,7 +199,6 @@ def test_a_kernel_on_the_consumers_thread_may_close_its_own_run(tail: tuple[Stag
     engine = start(source(), *tail, serial(close, name="closing"))
     with pytest.raises(ClosedError):
         values_of(engine)
-    assert workers() == []
 
 
 def test_a_signal_handler_that_closes_under_the_lock_does_not_wait_for_itself() -> None:
@@ -223,24 +209,19 @@ def test_a_signal_handler_that_closes_under_the_lock_does_not_wait_for_itself() 
     with pytest.raises(ClosedError):
         values_of(engine)
     engine.close()
-    assert workers() == []
 
 
 def test_a_finalizer_in_a_worker_only_stops() -> None:
     other = start(source(1000), function(), kernel(Windows, "windows"), close_timeout=3600)
     other.next_item()
-    threads = [
-        thread for thread in threading.enumerate() if thread.name.startswith(f"arrowflow-{id(other):x}")
-    ]
+    threads = workers(f"arrowflow-{id(other):x}")
 
     def abandon(batch: pa.RecordBatch) -> pa.RecordBatch:
         assert not other.abandon()
         return batch
 
-    with running(source(3), function(abandon)) as engine:
-        assert len(values_of(engine)) == 3
-    for thread in threads:
-        thread.join()
+    assert len(values_from(source(3), function(abandon))) == 3
+    join(threads)
     assert other.statistics().ledger_bytes == 0
 
 
@@ -278,8 +259,6 @@ def test_suspended_generators_are_closed_by_a_worker(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_generators_that_nobody_wants_any_more_are_closed_before_the_end(kind: str) -> None:
-    from arrowflow.ops.rows.take import TakeKernel
-
     resource = Resource()
     closed = threading.Event()
     resource.close = closed.set
@@ -303,7 +282,6 @@ def test_a_generator_that_raises_when_closed_is_logged(
         engine.next_item()
     assert len(resource.closed) == 1
     assert f"{kind} raised while it was closed before its end: {type(error).__name__}: {error}" in caplog.text
-    assert workers() == []
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
@@ -313,13 +291,12 @@ def test_a_generator_that_blocks_when_closed_is_named(kind: str, gate: Gate) -> 
     engine.options = start(source()).options  # patience for the workers that do return
     engine.stop()
     gate.wait_for(1)
-    late = [thread for thread in threading.enumerate() if thread.name in workers()]
+    late = workers()
     engine.options = start(source(), close_timeout=0).options
     with pytest.warns(RuntimeWarning, match=kind):
         engine.close()
     gate.open()
-    for thread in late:
-        thread.join()
+    join(late)
 
 
 def test_kernels_are_let_go_with_the_run() -> None:
@@ -338,23 +315,17 @@ def test_kernels_are_let_go_with_the_run() -> None:
 
 
 @pytest.mark.usefixtures("preempted")
-@pytest.mark.parametrize("interrupt", [0, 1], ids=["Ctrl-C", "handler"])
+@pytest.mark.parametrize("interrupt", INTERRUPTS, ids=["Ctrl-C", "handler"])
 def test_an_interrupt_in_the_middle_of_a_start_is_survived(
-    monkeypatch: pytest.MonkeyPatch, interrupt: int
+    monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[], None]
 ) -> None:
     """A handler may raise a `RuntimeError`, the class of a thread that cannot be started."""
-    start_thread = threading.Thread.start
-
-    def interrupted(thread: threading.Thread) -> None:
-        INTERRUPTS[interrupt]()
-
     engine = start(source(), function())
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises((KeyboardInterrupt, Preempted)):
-        engine.next_item()
-    monkeypatch.setattr(threading.Thread, "start", start_thread)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", lambda thread: interrupt())
+        with pytest.raises((KeyboardInterrupt, Preempted)):
+            engine.next_item()
     engine.close()
-    assert workers() == []
 
 
 def test_an_abandoned_engine_is_collected() -> None:
@@ -377,47 +348,22 @@ def test_calls_that_finish_after_the_stop_return_what_they_reserved() -> None:
     assert engine.statistics().ledger_bytes == 0
 
 
-class Preempted(RuntimeError, IndexError, ValueError, OSError):
-    """Of a kind that much code looks for in what it calls."""
-
-
-def preempt(number: int, frame: FrameType | None) -> None:
-    raise Preempted
-
-
-INTERRUPTS = (ctrl_c, functools.partial(signal.raise_signal, signal.SIGUSR1))
-
-
-@pytest.fixture
-def preempted() -> Iterator[None]:
-    """Handles a signal by an exception."""
-    previous = signal.signal(signal.SIGUSR1, preempt)
-    yield
-    signal.signal(signal.SIGUSR1, previous)
-
-
 @pytest.mark.slow
 @pytest.mark.versions
 @pytest.mark.usefixtures("preempted")
 def test_an_interrupt_at_any_point_of_the_consumer_ends_the_run() -> None:
-    import arrowflow as af
-
     before = pa.total_allocated_bytes()
     hits = 0
     for at in itertools.count(1):
         dataset = af.range(140_000).map(_same, num_parallel_calls=2).batch(70_000).repeat(2).to_numpy()
-        interrupter = Interrupter(at, INTERRUPTS[at % 2])
         iterator = iter(dataset)
         found: list[int] = []
-        previous = sys.gettrace()
-        sys.settrace(interrupter)
         try:
-            while (batch := next(iterator, None)) is not None:
-                found.append(int(batch["id"][0]))
+            with interrupted(at, INTERRUPTS[at % 2]) as interrupter:
+                while (batch := next(iterator, None)) is not None:
+                    found.append(int(batch["id"][0]))
         except (KeyboardInterrupt, Preempted):
             hits += 1
-        finally:
-            sys.settrace(previous)
         batch = None
         if interrupter.points < at:
             break
@@ -444,8 +390,6 @@ def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
 # An interrupt that hits a finalizer goes nowhere but into a report of Python's own, which is no failure here.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_storm_of_interrupts_leaves_nothing_behind() -> None:
-    import arrowflow as af
-
     dataset = af.range(1_000_000).map(_same, num_parallel_calls=2).batch(1000)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -453,7 +397,7 @@ def test_a_storm_of_interrupts_leaves_nothing_behind() -> None:
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     try:
-        for round_ in range(40):
+        for round_ in range(24):
             try:
                 try:
                     signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0005 * (round_ % 8))
@@ -466,26 +410,16 @@ def test_a_storm_of_interrupts_leaves_nothing_behind() -> None:
     finally:
         signal.signal(signal.SIGALRM, previous)
     gc.collect()
-    assert workers() == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_point_of_a_finalizer_stops_the_run() -> None:
-    import arrowflow as af
-
     for at in itertools.count(1):
         iterator = iter(af.range(1_000_000).map(_same, num_parallel_calls=2).batch(1000))
         next(iterator)
-        interrupter = Interrupter(at, ctrl_c)
-        previous = sys.gettrace()
-        sys.settrace(interrupter)
-        try:
+        with interrupted(at) as interrupter:
             del iterator
-        finally:
-            sys.settrace(previous)
-        for thread in threading.enumerate():
-            if thread.name.startswith("arrowflow"):
-                thread.join(30)
+        join(workers("arrowflow"))
         assert workers() == [], interrupter.where
         if interrupter.points < at:
             break
@@ -501,24 +435,18 @@ def test_many_runs_at_once() -> None:
     assert [sum(result) for result in results] == [50] * 20
     for engine in engines:
         engine.close()
-    assert workers() == []
 
 
 def test_a_run_inside_of_a_function_of_another() -> None:
     def nested(batch: pa.RecordBatch) -> pa.RecordBatch:
-        with running(source(5), function(), serial()) as inner:
-            assert values_of(inner) == list(range(5))
+        assert values_from(source(5), function(), serial()) == list(range(5))
         return batch
 
     # Its cost is unknown, as that of each function: calls that compute would wait for turns that they hold themselves.
-    with running(source(20), function(nested, cost="unknown"), cpu_budget=3) as engine:
-        assert values_of(engine) == list(range(20))
-    assert workers() == []
+    assert values_from(source(20), function(nested, cost="unknown"), cpu_budget=3) == list(range(20))
 
 
 def test_next_below_its_own_run_is_an_error_and_no_deadlock() -> None:
-    import arrowflow as af
-
     def greedy(batch: pa.RecordBatch) -> pa.RecordBatch:
         next(iterator)
         return batch
@@ -529,8 +457,6 @@ def test_next_below_its_own_run_is_an_error_and_no_deadlock() -> None:
 
 
 def test_two_consumers_of_one_run_are_an_error_for_the_second(gate: Gate) -> None:
-    import arrowflow as af
-
     def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
         gate.pass_through()
         return batch

@@ -5,34 +5,34 @@ Engines here have run the first calls of each stage, and have no workers until a
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from types import FrameType
 from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
-from arrowflow.errors import ArrowflowError, ClosedError
+from arrowflow.errors import ClosedError
 from arrowflow.executor.workers.worker import Worker
 from arrowflow.physical.tuning import FIRST_CALLS
-from arrowflow.testing import FakeClock
 from tests.executor.fakes import (
     Hurrying,
     chunk,
+    clock_of,
+    drained,
     function,
     hurrying,
-    items_of,
     number,
     running,
     serial,
     source,
     stepper,
     value_of,
+    values_from,
     values_of,
 )
+from tests.executor.interrupter import INTERRUPTS, Preempted, ctrl_c
 
 WAIT_SECONDS = 30
 
@@ -53,11 +53,6 @@ class Noting:
         if engine is not None and self.slow_from is not None and value_of(batch) >= self.slow_from:
             clock_of(engine).advance(0.01)
         return batch
-
-
-def clock_of(engine: Hurrying) -> FakeClock:
-    assert isinstance(engine.clock, FakeClock)
-    return engine.clock
 
 
 def consume(engine: Hurrying, noting: Noting, items: int, away_seconds: float = 0.0) -> None:
@@ -96,8 +91,7 @@ def test_before_anything_is_known_and_without_a_tuner_only_workers_do(calls: int
         here.append(threading.current_thread() is threading.main_thread())
         return batch
 
-    with running(source(calls), function(note), autotune=autotune) as engine:
-        values_of(engine)
+    values_from(source(calls), function(note), autotune=autotune)
     assert here == [False] * calls
 
 
@@ -145,50 +139,26 @@ def test_calls_that_come_to_take_long_go_to_workers() -> None:
     assert noting.callers == by(FIRST_CALLS, 301 - FIRST_CALLS) + by(299, 0)
 
 
-def _fails(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if value_of(batch) == 300:
-        raise ValueError("no")
-    return number(batch, 2 * value_of(batch))
-
-
 def test_an_error_of_a_call_of_its_own_is_the_same_as_of_a_workers() -> None:
-    with closing(hurrying(source(500), function(_fails))) as engine:
-        values: list[int] = []
-        with pytest.raises(ArrowflowError, match="function: ValueError: no") as caught:
-            values.extend(value_of(item.chunk) for item in items_of(engine))
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if value_of(batch) == 300:
+            raise ValueError("no")
+        return number(batch, 2 * value_of(batch))
+
+    with closing(hurrying(source(500), function(fails))) as engine:
+        values, error = drained(engine)
     assert values == list(range(0, 600, 2))
-    assert isinstance(caught.value.__cause__, ValueError)
+    assert str(error) == "function: ValueError: no" and isinstance(error.__cause__, ValueError)
 
 
-class Preempted(Exception):
-    """What a handler of a signal raises."""
-
-
-def preempt(number: int, frame: FrameType | None) -> None:
-    raise Preempted
-
-
-@pytest.fixture
-def preempted() -> Iterator[None]:
-    """Handles a signal by an exception."""
-    previous = signal.signal(signal.SIGUSR1, preempt)
-    yield
-    signal.signal(signal.SIGUSR1, previous)
-
-
-def ctrl_c() -> None:
-    raise KeyboardInterrupt
-
-
-INTERRUPTS = [(ctrl_c, KeyboardInterrupt), (lambda: signal.raise_signal(signal.SIGUSR1), Preempted)]
-
-
-@pytest.mark.parametrize(("interrupt", "raised"), INTERRUPTS, ids=["Ctrl-C", "handler"])
+@pytest.mark.parametrize("interrupt", INTERRUPTS, ids=["Ctrl-C", "handler"])
 @pytest.mark.parametrize("where", ["source", "function"])
 @pytest.mark.usefixtures("preempted")
 def test_an_interrupt_of_a_call_of_its_own_is_the_consumers(
-    where: str, interrupt: Callable[[], None], raised: type[BaseException]
+    where: str, interrupt: Callable[[], None]
 ) -> None:
+    raised = KeyboardInterrupt if interrupt is ctrl_c else Preempted
+
     def interrupted(batch: pa.RecordBatch) -> pa.RecordBatch:
         if value_of(batch) == 100:
             interrupt()

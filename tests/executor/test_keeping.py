@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from arrowflow.executor.ledger import buffers_of
 from arrowflow.kernels.kept import KeptChunk, KeptChunks, KeptGroup
 from tests.effort import scaled
 from tests.executor.fakes import chunk
-from tests.executor.interrupter import Interrupter, ctrl_c
+from tests.executor.interrupter import interrupted
 
 SIZE = 800
 
@@ -294,20 +294,13 @@ def test_an_interrupt_at_any_point_of_a_change_leaves_the_lock_free_and_the_byte
     for at in itertools.count(1):
         kept = KeptChunks()
         ledger, other = ledger_of(10 * SIZE, shares=True), ledger_of(10 * SIZE, kept)
-        interrupter = Interrupter(at, ctrl_c)
-        previous = sys.gettrace()
-        sys.settrace(interrupter)
-        try:
+        with contextlib.suppress(KeyboardInterrupt), interrupted(at) as interrupter:
             keeping.join(ledger, kept)
             for number in range(2):
                 keeping.add(ledger, kept, group(number, chunk(number, SIZE)))
             ledger.reserve(9 * SIZE)  # one of them goes
             keeping.leave(other)
             assert kept.num_bytes == SIZE
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(previous)
         elsewhere(keeping._catch_up)
         elsewhere(keeping.leave, other)
         assert not keeping._Process.queued, interrupter.where

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -289,13 +289,6 @@ class Blocking:
     def close(self) -> None:
         if self.where == "close":
             self.gate.pass_through()
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.open()
 
 
 def blocking(gate: Gate, where: str) -> Any:
