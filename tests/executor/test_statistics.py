@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+import arrowflow as af
 from arrowflow.executor import Engine
 from arrowflow.ops.rows.repeat import RepeatKernel
 from arrowflow.ops.rows.take import TakeKernel
-from arrowflow.options import Options
 from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import StageStatistics
-from arrowflow.testing import FakeClock
 from tests.executor.fakes import (
     boundary,
     chunk,
+    clock_of,
     function,
     kernel,
     number,
@@ -55,16 +55,12 @@ def test_rows_chunks_calls_and_bytes_of_each_stage(closed: bool) -> None:
 
 
 def test_the_seconds_of_a_call_are_those_of_the_clock() -> None:
-    clock = FakeClock()
-
     def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
-        clock.advance(2.0)
+        clock_of(engine).advance(2.0)
         return batch
 
-    chain = Chain(stages=(source(5), function(slow)))
-    engine = Engine(chain, 0, None, Options(cpu_budget=1, ram_budget=1 << 20).resolved(), clock)
-    values_of(engine)
-    engine.close()
+    with running(source(5), function(slow), cpu_budget=1) as engine:
+        values_of(engine)
     found = by_operator(engine)
     assert found["function"].busy_seconds == found["function"].cpu_seconds == 10.0
     assert found["source"].busy_seconds == 0.0
@@ -97,9 +93,8 @@ def test_epochs_add_up_to_one_stage(closed: bool) -> None:
 
 
 def test_a_stage_that_ended_early_keeps_its_numbers() -> None:
-    engine = start(source(1000), function(), kernel(lambda: TakeKernel(3), "take"))
-    assert len(values_of(engine)) == 3
-    engine.close()
+    with running(source(1000), function(), kernel(lambda: TakeKernel(3), "take")) as engine:
+        assert len(values_of(engine)) == 3
     found = by_operator(engine)
     assert found["take"].rows == 3
     assert 3 <= found["function"].rows <= found["source"].rows < 1000
@@ -114,16 +109,13 @@ def test_a_run_that_never_began_has_nothing_to_tell() -> None:
 
 
 def test_workers_are_those_that_were_started() -> None:
-    engine = start(source(), function())
-    values_of(engine)
-    before = engine.statistics().workers
-    engine.close()
+    with running(source(), function()) as engine:
+        values_of(engine)
+        before = engine.statistics().workers
     assert engine.statistics().workers == before > 0
 
 
 def test_statistics_of_an_iterator_add_up_and_outlive_it() -> None:
-    import arrowflow as af
-
     loader = af.range(1000).batch(100).to_numpy()
     rows = sum(len(batch["id"]) for batch in loader)
     statistics = loader.stats()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from arrowflow.errors import ArrowflowError, FunctionError
+from arrowflow.errors import FunctionError
 from arrowflow.executor.stages.boundary import BoundaryQueue
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import Item
@@ -21,6 +21,7 @@ from tests.executor.fakes import (
     Stepper,
     boundary,
     chunk,
+    drained,
     function,
     hold,
     items_of,
@@ -29,9 +30,9 @@ from tests.executor.fakes import (
     serial,
     source,
     stages_of,
-    start,
     stepper,
     value_of,
+    values_from,
     values_of,
 )
 
@@ -55,36 +56,28 @@ def swallow(item: Item) -> Iterator[Item]:
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("epochs", [0, 1, 2, 7])
 def test_epochs_follow_each_other(epochs: int, deterministic: bool) -> None:
-    with running(
-        repeat(epochs), serial(), children=inputs((source(5), function())), deterministic=deterministic
-    ) as engine:
-        found = values_of(engine)
-    if deterministic:
-        assert found == list(range(5)) * epochs
-    else:
-        assert sorted(found) == sorted(list(range(5)) * epochs)
+    chains = inputs((source(5), function()))
+    found = values_from(repeat(epochs), serial(), children=chains, deterministic=deterministic)
+    expected = list(range(5)) * epochs
+    assert found == expected if deterministic else sorted(found) == sorted(expected)
 
 
-def test_the_next_epoch_starts_while_the_last_calls_of_this_one_run() -> None:
-    engine = stepper(repeat(3), children=inputs((source(1), function())))
-    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryQueue))
-    calls = hold(engine, "function", 1)
+def streams_of(engine: Stepper) -> int:
+    """Returns how many streams the boundary of a run has open."""
+    (found,) = (stage for stage in stages_of(engine) if isinstance(stage, BoundaryQueue))
+    return len(found.streams)
+
+
+@pytest.mark.parametrize(("max_calls", "streams"), [(None, 2), (1, 1)])
+def test_the_next_epoch_starts_beside_the_last_call_of_this_one_if_there_may_be_two(
+    max_calls: int | None, streams: int
+) -> None:
+    engine = stepper(repeat(3), children=inputs((source(1), function(max_calls=max_calls))))
+    (call,) = hold(engine, "function", 1)
     engine.settle()
-    assert len(boundary_stage.streams) == 2, "the last call of the first epoch runs"
-    engine.finish(calls[0])
+    assert streams_of(engine) == streams
+    engine.finish(call)
     assert values_of(engine) == [0] * 3
-    engine.close()
-
-
-def test_a_given_number_of_calls_holds_for_two_epochs_together() -> None:
-    engine = stepper(repeat(3), children=inputs((source(1), function(max_calls=1))))
-    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryQueue))
-    calls = hold(engine, "function", 1)
-    engine.settle()
-    assert len(boundary_stage.streams) == 1
-    engine.finish(calls[0])
-    assert values_of(engine) == [0] * 3
-    engine.close()
 
 
 @pytest.mark.parametrize(
@@ -97,15 +90,13 @@ def test_the_next_epoch_waits_beside_the_one_that_still_computes(
 ) -> None:
     chain = (source(4, cost="waits"), function(), *after)
     engine = stepper(repeat(3), children=inputs(chain), cpu_budget=1)
-    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryQueue))
     (call,) = hold(engine, "function", 1)
     engine.settle()
     engine.finish(call)
     (call,) = hold(engine, "function", 1)
-    assert len(boundary_stage.streams) == streams, "two calls of the first epoch have not begun"
+    assert streams_of(engine) == streams, "two calls of the first epoch have not begun"
     engine.finish(call)
     assert values_of(engine) == list(range(4)) * 3
-    engine.close()
 
 
 def test_only_one_epoch_is_opened_ahead() -> None:
@@ -131,29 +122,22 @@ def test_an_endless_repeat_is_closed_like_any_other() -> None:
         assert engine.statistics().ledger_bytes == 0
 
 
-def test_an_endless_repeat_of_nothing_ends() -> None:
-    with running(repeat(None), children=inputs((source(0),))) as engine:
-        assert values_of(engine) == []
+@pytest.mark.parametrize(
+    "chain", [(source(0),), (source(3), function(lambda batch: batch.slice(0, 0)))], ids=["chunks", "rows"]
+)
+def test_an_endless_repeat_of_nothing_ends(chain: tuple[StagePlan, ...]) -> None:
+    assert values_from(repeat(None), children=inputs(chain)) == []
 
 
-def test_an_endless_repeat_of_chunks_without_rows_ends() -> None:
-    empty = function(lambda batch: batch.slice(0, 0))
-    with running(repeat(None), children=inputs((source(3), empty))) as engine:
-        assert values_of(engine) == []
-
-
-def test_a_take_below_ends_an_endless_repeat() -> None:
-    for below in ((), (function(),)):
-        with running(
-            repeat(None), kernel(lambda: TakeKernel(7), "take"), *below, children=inputs((source(3),))
-        ) as engine:
-            assert values_of(engine) == [0, 1, 2, 0, 1, 2, 0]
+@pytest.mark.parametrize("below", [(), (function(),)])
+def test_a_take_below_ends_an_endless_repeat(below: tuple[StagePlan, ...]) -> None:
+    take = kernel(lambda: TakeKernel(7), "take")
+    assert values_from(repeat(None), take, *below, children=inputs((source(3),))) == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_repeats_of_repeats() -> None:
     inner = Chain(stages=(repeat(3), function()), children=tuple(inputs((source(2), serial()))))
-    with running(repeat(2), serial(), children=[inner]) as engine:
-        assert values_of(engine) == [0, 1] * 6
+    assert values_from(repeat(2), serial(), children=[inner]) == [0, 1] * 6
 
 
 def test_batches_go_across_epochs() -> None:
@@ -170,13 +154,8 @@ def test_a_resumed_repeat_goes_on_in_its_epoch() -> None:
     with running(repeat(3), children=inputs((source(4),))) as engine:
         items = list(items_of(engine))
     for index, item in enumerate(items):
-        resumed = start(repeat(3), children=inputs((source(4),)))
-        resumed.close()
-        again = type(resumed)(resumed.root.chain, 0, item.position, resumed.options, resumed.clock)
-        try:
-            assert values_of(again) == [value_of(later.chunk) for later in items[index + 1 :]]
-        finally:
-            again.close()
+        rest = values_from(repeat(3), children=inputs((source(4),)), position=item.position)
+        assert rest == [value_of(later.chunk) for later in items[index + 1 :]]
 
 
 @pytest.mark.parametrize("below", [(), (serial(swallow), function())])
@@ -184,10 +163,9 @@ def test_a_stream_that_is_opened_without_notice_is_worked_on(below: tuple[StageP
     """The end of one stream is noticed and the next one opened in one look over the stages."""
     chains = inputs(*[(source(2),)] * 30)
     engine = stepper(concatenate(30), *below, children=chains)
-    assert values_of(engine) == ([] if below else [0, 1] * 30)
-    engine.close()
-    with running(concatenate(30), *below, children=chains, cpu_budget=3) as threaded:
-        assert values_of(threaded) == ([] if below else [0, 1] * 30)
+    expected = [] if below else [0, 1] * 30
+    assert values_of(engine) == expected
+    assert values_from(concatenate(30), *below, children=chains, cpu_budget=3) == expected
 
 
 def test_streams_of_different_inputs_run_in_one_ledger() -> None:
@@ -206,22 +184,15 @@ def failing(value: int) -> Iterator[pa.RecordBatch]:
 
 def test_an_error_in_a_stream_comes_in_order() -> None:
     with running(concatenate(2), children=inputs((source(5, failing),), (source(5),))) as engine:
-        found: list[int] = []
-        with pytest.raises(FunctionError) as caught:
-            found.extend(value_of(item.chunk) for item in items_of(engine))
+        found, error = drained(engine)
     assert found == [0, 1]
-    assert caught.value.operator == "source"
+    assert isinstance(error, FunctionError) and error.operator == "source"
 
 
 def test_an_error_in_an_epoch_that_was_opened_ahead_is_hidden_by_a_take() -> None:
-    engine = stepper(
-        concatenate(2),
-        kernel(lambda: TakeKernel(3), "take"),
-        function(),
-        children=inputs((source(3),), (source([2], failing),)),
-    )
-    assert values_of(engine) == [0, 1, 2]
-    engine.close()
+    chains = inputs((source(3),), (source([2], failing),))
+    take = kernel(lambda: TakeKernel(3), "take")
+    assert values_of(stepper(concatenate(2), take, function(), children=chains)) == [0, 1, 2]
 
 
 class Broken(Concatenate):
@@ -236,12 +207,9 @@ class Broken(Concatenate):
 def test_a_boundary_that_fails_to_open_fails_in_order() -> None:
     broken = boundary(lambda context: Broken(context, 2), "broken")
     with running(broken, function(), children=inputs((source(3),), (source(3),))) as engine:
-        found: list[int] = []
-        with pytest.raises(ArrowflowError) as caught:
-            found.extend(value_of(item.chunk) for item in items_of(engine))
+        found, error = drained(engine)
     assert found == [0, 1, 2]
-    assert caught.value.operator == "broken"
-    assert isinstance(caught.value.__cause__, ValueError)
+    assert error.operator == "broken" and isinstance(error.__cause__, ValueError)
 
 
 class RoundRobin(Concatenate):
@@ -281,8 +249,7 @@ class RoundRobin(Concatenate):
 def test_a_boundary_pulls_from_whichever_stream_it_wants(budget: int) -> None:
     turns = boundary(lambda context: RoundRobin(context, 3, 100), "turns")
     chains = inputs((source([1, 2, 3]),), (source([10, 20]), function()), (source([100]),))
-    with running(turns, function(), children=chains, ram_budget=budget) as engine:
-        assert values_of(engine) == [1, 10, 100, 2, 20, 3]
+    assert values_from(turns, function(), children=chains, ram_budget=budget) == [1, 10, 100, 2, 20, 3]
 
 
 def test_a_boundary_may_close_streams_before_their_end() -> None:
@@ -290,7 +257,6 @@ def test_a_boundary_may_close_streams_before_their_end() -> None:
     engine: Stepper = stepper(turns, children=inputs((source(range(100)),), (source(range(100, 200)),)))
     assert values_of(engine) == [0, 100, 1, 101, 2]
     assert engine.statistics().ledger_bytes == 0
-    engine.close()
 
 
 class Patient(RoundRobin):
@@ -311,8 +277,6 @@ def test_a_boundary_may_put_an_error_off() -> None:
     turns = boundary(lambda context: Patient(context, 2, 100), "turns")
     chains = inputs((source(5, failing),), (source([10, 20, 30]),))
     with running(turns, function(), children=chains) as engine:
-        found: list[int] = []
-        with pytest.raises(FunctionError) as caught:
-            found.extend(value_of(item.chunk) for item in items_of(engine))
+        found, error = drained(engine)
     assert found == [0, 10, 1, 20, 30]
-    assert caught.value.operator == "source"
+    assert isinstance(error, FunctionError) and error.operator == "source"

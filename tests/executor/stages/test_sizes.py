@@ -30,9 +30,11 @@ def estimate(sizes: Sizes, num_bytes: int = 100, *, free: bool = True) -> Estima
     return sizes.of_function(item(num_bytes), tight(), free=free)
 
 
-def made(sizes: Sizes, num_bytes: int) -> None:
-    """Notes a call that made so many bytes of 100."""
-    sizes.learn_function(num_bytes, ROWS, estimate(sizes))
+def made(sizes: Sizes, num_bytes: int, calls: int = 1) -> Sizes:
+    """Notes calls that made so many bytes of 100 each."""
+    for _ in range(calls):
+        sizes.learn_function(num_bytes, ROWS, estimate(sizes))
+    return sizes
 
 
 def test_a_first_call_takes_all_room_and_each_foreseen_result_halves_it() -> None:
@@ -45,16 +47,12 @@ def test_a_first_call_takes_all_room_and_each_foreseen_result_halves_it() -> Non
 
 
 def test_room_is_left_for_twice_the_largest_result() -> None:
-    sizes = Sizes()
-    for num_bytes in [10] * 20 + [3_000] + [10] * 20:
-        made(sizes, num_bytes)
+    sizes = made(made(made(Sizes(), 10, calls=20), 3_000), 10, calls=20)
     assert estimate(sizes)[:2] == (3_000, 6_000)
 
 
 def test_a_result_that_nothing_foretold_makes_the_next_calls_begin_one_by_one() -> None:
-    sizes = Sizes()
-    for _ in range(20):
-        made(sizes, 10)
+    sizes = made(Sizes(), 10, calls=20)
     assert estimate(sizes)[:2] == (10, 20)
     made(sizes, 3_000)
     assert estimate(sizes)[:2] == (3_000, BUDGET)
@@ -62,9 +60,7 @@ def test_a_result_that_nothing_foretold_makes_the_next_calls_begin_one_by_one() 
 
 @pytest.mark.parametrize("factor", [1, 40])
 def test_rows_that_are_larger_make_more(factor: int) -> None:
-    sizes = Sizes()
-    for _ in range(20):
-        made(sizes, 300)
+    sizes = made(Sizes(), 300, calls=20)
     assert estimate(sizes, 100 * factor).least == 300 * factor
 
 
@@ -77,10 +73,7 @@ def test_a_few_large_rows_in_a_small_call_say_little_of_large_calls() -> None:
 
 
 def test_functions_that_return_their_input_run_beside_each_other() -> None:
-    sizes = Sizes()
-    for _ in range(21):
-        made(sizes, 0)
-    assert estimate(sizes)[:2] == (0, 0)
+    assert estimate(made(Sizes(), 0, calls=21))[:2] == (0, 0)
 
 
 def test_the_first_call_of_an_operator_is_expected_to_make_little_more_than_it_gets() -> None:

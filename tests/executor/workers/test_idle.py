@@ -7,9 +7,8 @@ import pytest
 import arrowflow as af
 from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.observe.report import report
-from arrowflow.testing import FakeClock
 from tests.autotune.measured import run
-from tests.executor.fakes import Stepper, function, hold, source, stepper
+from tests.executor.fakes import Stepper, clock_of, function, hold, source, stepper
 
 
 def test_time_counts_for_the_reason_that_was_given_last() -> None:
@@ -29,13 +28,11 @@ def test_calls_beyond_the_budget_take_nothing_back() -> None:
 
 def advanced(engine: Stepper, seconds: float) -> dict[str, float]:
     """Lets a worker look for work in vain and rest, and returns the core seconds after some time."""
-    clock = engine.clock
-    assert isinstance(clock, FakeClock)
     before = dict(engine.statistics().idle)
     assert engine.begin() is None
     with engine.lock:
         engine.pool.rests()
-    clock.advance(seconds)
+    clock_of(engine).advance(seconds)
     after = engine.statistics().idle
     return {
         reason: value - before.get(reason, 0.0)

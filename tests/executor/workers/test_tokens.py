@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import arrowflow as af
 from arrowflow.executor import Engine
 from arrowflow.executor.workers import cores, tokens
 from arrowflow.executor.workers.worker import Worker
@@ -21,6 +22,8 @@ from tests.executor.fakes import (
     Running,
     Stepper,
     boundary,
+    chunk,
+    clock_of,
     function,
     hold,
     items_of,
@@ -62,8 +65,7 @@ class Gauge:
 
 def begun(engine: Stepper, calls: list[Running], share: float, queued: float = 0.0) -> None:
     """Gives the calls' threads clocks: as `_serve` does when a call begins."""
-    clock = engine.clock
-    assert isinstance(clock, FakeClock)
+    clock = clock_of(engine)
     for _, _, worker in calls:
         worker.meter = Gauge(clock, share, queued)
         worker.seen = (clock.now(), worker.meter.cpu(), worker.meter.queued())
@@ -73,16 +75,15 @@ def begun(engine: Stepper, calls: list[Running], share: float, queued: float = 0
 
 def look(engine: Stepper, seconds: float = 0.01) -> None:
     """Lets time pass, and an idle worker look at the others."""
-    clock = engine.clock
-    assert isinstance(clock, FakeClock)
+    clock = clock_of(engine)
     clock.advance(seconds)
     with engine.lock:
         engine.pool._look()
 
 
-def unknown(**plan: Any) -> Stepper:
+def unknown() -> Stepper:
     """Returns an engine of a function of unknown cost, with more input than it can take."""
-    return stepper(source(100, cost="waits"), function(cost="unknown", **plan), cpu_budget=2)
+    return stepper(source(100, cost="waits"), function(cost="unknown"), cpu_budget=2)
 
 
 def test_calls_of_unknown_cost_begin_within_the_cpu_budget() -> None:
@@ -124,34 +125,21 @@ def test_calls_that_wait_give_their_tokens_back_in_the_middle() -> None:
     assert values_of(engine) == list(range(100))
 
 
-@pytest.mark.parametrize("share", [0.3, 0.9])
-def test_calls_that_compute_keep_them(share: float) -> None:
-    engine = unknown()
-    begun(engine, hold(engine, "function", 2), share=share)
-    look(engine)
-    assert engine.pool.tokens == 2
-
-
-def test_calls_that_may_wait_for_each_other_keep_them() -> None:
-    engine = stepper(source(100, cost="waits"), function(cost="unknown"), cpu_budget=4)
-    begun(engine, hold(engine, "function", 4), share=0.2)  # together 0.8 of the interpreter
-    look(engine)
-    assert engine.pool.tokens == 4
-
-
-def test_calls_that_wait_for_a_core_keep_them() -> None:
-    engine = unknown()
-    # Of the time it had a core: two thirds.
-    begun(engine, hold(engine, "function", 2), share=0.1, queued=0.85)
-    look(engine)
-    assert engine.pool.tokens == 2
-
-
-def test_a_look_too_soon_says_nothing() -> None:
-    engine = unknown()
-    begun(engine, hold(engine, "function", 2), share=0.0)
-    look(engine, seconds=1e-5)
-    assert engine.pool.tokens == 2
+@pytest.mark.parametrize(
+    ("cpus", "share", "queued", "seconds"),
+    [
+        (2, 0.3, 0.0, 0.01),  # they compute
+        (2, 0.9, 0.0, 0.01),
+        (4, 0.2, 0.0, 0.01),  # they may wait for each other: together they have 0.8 of the interpreter
+        (2, 0.1, 0.85, 0.01),  # they wait for a core: of the time they had one they computed two thirds
+        (2, 0.0, 0.0, 1e-5),  # a look too soon says nothing
+    ],
+)
+def test_calls_that_may_compute_keep_them(cpus: int, share: float, queued: float, seconds: float) -> None:
+    engine = stepper(source(100, cost="waits"), function(cost="unknown"), cpu_budget=cpus)
+    begun(engine, hold(engine, "function", cpus), share, queued)
+    look(engine, seconds)
+    assert engine.pool.tokens == cpus
 
 
 def test_a_share_of_a_core_is_a_share_of_a_token() -> None:
@@ -165,10 +153,7 @@ def test_a_share_of_a_core_is_a_share_of_a_token() -> None:
 
 def test_the_first_calls_tell_what_the_next_ones_take() -> None:
     engine = unknown()
-    (call,) = hold(engine, "function", 1)
-    with engine.lock:
-        call[0].caller.execute(call[1])
-        engine.pool.finish(*call, elapsed=0.1, cpu=0.01)
+    called(engine, elapsed=0.1, cpu=0.01)
     assert stages_of(engine)[0].limits.weight == pytest.approx(0.1)
 
 
@@ -178,15 +163,19 @@ def test_without_a_tuner_nothing_is_learnt() -> None:
     assert not any(stage.cost_is_measured for stage in stages_of(engine))
 
 
-def test_the_mean_stays_within_a_budget_below_the_cores() -> None:
-    engine = stepper(source(100), function(), cpu_budget=1)
-    clock = engine.clock
-    assert isinstance(clock, FakeClock)
-    engine.pool._cores = 2
+def called(engine: Stepper, elapsed: float, cpu: float) -> None:
+    """Runs a call of the function that takes so many seconds."""
     (call,) = hold(engine, "function", 1)
     call[0].caller.execute(call[1])
     with engine.lock:
-        engine.pool.finish(*call, elapsed=0.1, cpu=0.3)  # others waited, and used a little each
+        engine.pool.finish(*call, elapsed=elapsed, cpu=cpu)
+
+
+def test_the_mean_stays_within_a_budget_below_the_cores() -> None:
+    engine = stepper(source(100), function(), cpu_budget=1)
+    clock = clock_of(engine)
+    engine.pool._cores = 2
+    called(engine, elapsed=0.1, cpu=0.3)  # others waited, and used a little each
     assert engine.begin() is None
     clock.advance(0.2)
     assert engine.begin() is None
@@ -196,22 +185,16 @@ def test_the_mean_stays_within_a_budget_below_the_cores() -> None:
 
 def test_what_was_not_used_is_not_saved_for_long() -> None:
     engine = stepper(source(100), function(), cpu_budget=1)
-    clock = engine.clock
-    assert isinstance(clock, FakeClock)
+    clock = clock_of(engine)
     engine.pool._cores = 2
     clock.advance(100.0)
     for _ in range(2):
-        (call,) = hold(engine, "function", 1)
-        call[0].caller.execute(call[1])
-        with engine.lock:
-            engine.pool.finish(*call, elapsed=0.1, cpu=0.1)
+        called(engine, elapsed=0.1, cpu=0.1)
     assert engine.begin() is None
 
 
 @pytest.mark.parametrize("calls", [1, 5])
 def test_calls_that_block_go_beyond_the_cpu_budget_in_real_time(calls: int) -> None:
-    import arrowflow as af
-
     barrier = threading.Barrier(calls)
 
     def meet(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -231,8 +214,6 @@ def test_without_a_tuner_nothing_is_made_before_it_is_asked_for() -> None:
 
     def make(value: int) -> Iterator[pa.RecordBatch]:
         made.append(value)
-        from tests.executor.fakes import chunk
-
         yield chunk(value)
 
     with running(source(5, make), function(), autotune=False) as engine:
@@ -358,7 +339,6 @@ def wanting() -> Callable[[RunSample], Mapping[StageKey, StageLimits]]:
 def test_the_tuner_is_asked_once_a_period_and_obeyed() -> None:
     tuner = Script(wanting())
     engine = tuned(tuner, source(50), function())
-    assert isinstance(engine.clock, FakeClock)
     for now in (0.05, 0.10, 0.15, 0.21):
         with engine.lock:
             engine.tune(now)
