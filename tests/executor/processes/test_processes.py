@@ -16,6 +16,7 @@ import threading
 import time
 import types
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -132,6 +133,28 @@ class Meeting:
         return int(Path(self.told).read_text(encoding="utf-8"))
 
 
+@pytest.fixture
+def _none_idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Puts idle workers aside for a test that is about new ones: to end them would make later tests start others."""
+    monkeypatch.setattr(children, "_idle", deque())
+    yield
+    children.dismiss()
+
+
+def test_the_start_of_a_worker_is_no_work_of_a_function() -> None:
+    """Else a trivial function limits the run, and advice is to cache it. Later tests have the worker."""
+    children.dismiss()
+    with iter(in_workers(numbers(), same)) as run:
+        began = time.perf_counter()
+        next(run)
+        first = time.perf_counter() - began
+        for _ in run:
+            pass
+        busy = [stage.busy_seconds for stage in run.stats().stages if stage.foreign]
+    assert first > 0.1
+    assert 0 < sum(busy) < first / 2
+
+
 # ---------------------------------------------------------------------------------- values
 
 
@@ -188,7 +211,7 @@ def test_what_a_function_sees_cannot_be_written() -> None:
     refused(af.FunctionError, in_workers(af.range(5), scribble, format="numpy").to_table, "read-only")
 
 
-def test_an_input_that_a_function_keeps_stays_as_it_is() -> None:
+def test_what_a_function_or_the_consumer_keeps_stays_as_it_is() -> None:
     class Keeps:
         def __init__(self) -> None:
             self.kept: list[tuple[pa.RecordBatch, list[int]]] = []
@@ -198,14 +221,9 @@ def test_an_input_that_a_function_keeps_stays_as_it_is() -> None:
             assert all(one.column("id").to_pylist() == values for one, values in self.kept)
             return batch
 
-    ds = in_workers(numbers(300), Keeps)
-    assert ds.to_table()["id"].to_pylist() == list(range(300))
-
-
-def test_batches_that_the_consumer_keeps_stay_as_they_are() -> None:
-    ds = in_workers(numbers(300), same, calls=2)
+    ds = in_workers(numbers(120), Keeps, calls=2)
     kept = [*ds, *ds]
-    assert [value for batch in kept for value in batch.column("id").to_pylist()] == [*range(300)] * 2
+    assert [value for batch in kept for value in batch.column("id").to_pylist()] == [*range(120)] * 2
 
 
 def test_a_state_goes_from_one_executor_to_the_other() -> None:
@@ -255,12 +273,8 @@ def test_what_a_function_prints_is_seen(capfd: pytest.CaptureFixture[str]) -> No
 def test_calls_in_flight_stay_within_the_budget() -> None:
     children.dismiss()
     one = numbers(60).with_options(af.Options(cpu_budget=1))
-    assert (
-        len(workers_of(one, calls=3))
-        == len(workers_of(one, calls=af.AUTOTUNE))
-        == len(workers_of(numbers(60)))
-        == 1
-    )
+    for ds, calls in ((one, 3), (one, af.AUTOTUNE), (numbers(60), 1)):
+        assert len(workers_of(ds, calls=calls)) == 1
     assert len(children._idle) == 1
 
 
@@ -432,12 +446,12 @@ def test_an_exception_comes_back_in_order_with_its_cause_and_traceback() -> None
     )
 
 
-@pytest.mark.parametrize("name", ["Stubborn", "Forgetful"])
-def test_an_exception_that_does_not_pickle_comes_back_as_text(name: str) -> None:
-    error = Stubborn("secret") if name == "Stubborn" else Forgetful(1, 2)
+@pytest.mark.parametrize(
+    ("error", "text"), [(Stubborn("secret"), "Stubborn: secret"), (Forgetful(1, 2), "Forgetful: 1 and 2")]
+)
+def test_an_exception_that_does_not_pickle_comes_back_as_text(error: Exception, text: str) -> None:
     found = unpack_error(pack_error(error))
-    assert type(found) is RuntimeError
-    assert str(found) == (f"{name}: secret" if name == "Stubborn" else "Forgetful: 1 and 2")
+    assert type(found) is RuntimeError and str(found) == text
     assert found.__notes__[0].startswith("In a worker process:")
 
 
@@ -515,30 +529,16 @@ def test_a_function_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> No
     refused(af.WorkerError, ds.to_table, "cannot load the function")
 
 
+@pytest.mark.usefixtures("_none_idle")
 def test_a_worker_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    children.dismiss()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     refused(af.WorkerError, in_workers(numbers(), same).to_table, "cannot be started", "/nowhere/python")
 
 
-def test_the_start_of_a_worker_is_no_work_of_a_function() -> None:
-    """Else a trivial function limits the run, and advice is to cache it."""
-    children.dismiss()
-    with iter(in_workers(numbers(), same)) as run:
-        began = time.perf_counter()
-        next(run)
-        first = time.perf_counter() - began
-        for _ in run:
-            pass
-        busy = [stage.busy_seconds for stage in run.stats().stages if stage.foreign]
-    assert first > 0.1
-    assert 0 < sum(busy) < first / 2
-
-
+@pytest.mark.usefixtures("_none_idle")
 def test_nobody_waits_for_a_worker_that_has_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children.dismiss()
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
@@ -594,8 +594,6 @@ def test_close_ends_a_call_after_the_timeout(tmp_path: Path) -> None:
 
 def _closing(iterator: Any, meeting: Meeting) -> int:
     """Closes an iterator while a call waits; returns the call's process."""
-    import threading
-
     found: list[int] = []
 
     def close() -> None:
@@ -636,6 +634,24 @@ def finished(program: subprocess.Popen[str]) -> tuple[int, str, str]:
     return program.returncode, out, errors
 
 
+FOREVER = """
+import os, sys, threading
+import arrowflow as af
+
+def forever(batch):
+    os.write(1, b"%d\\n" % os.getpid())  # at once: two workers may write
+    while True:
+        pass
+"""
+
+
+def run_until_called(text: str, folder: Path, *, group: bool = False) -> tuple[subprocess.Popen[str], int]:
+    """Starts a program with a function that does not return; returns the program and the process of a call."""
+    program = run_script(FOREVER + text, folder, group=group)
+    assert program.stdout is not None
+    return program, int(program.stdout.readline())
+
+
 UNGUARDED = """
 import arrowflow as af, os
 
@@ -652,15 +668,11 @@ print(table["id"].to_pylist())
 
 
 @pytest.mark.slow
-def test_a_script_needs_no_guard(tmp_path: Path) -> None:
-    assert finished(run_script(UNGUARDED, tmp_path)) == (0, f"once\n{[2 * i for i in range(10)]}\n", "")
-
-
-@pytest.mark.slow
-def test_a_program_without_a_stderr(tmp_path: Path) -> None:
-    """As where a service closed it: its workers have none either."""
-    script = "import os, sys\nos.close(2)\nsys.stderr = None\n" + UNGUARDED
-    assert finished(run_script(script, tmp_path)) == (0, f"once\n{[2 * i for i in range(10)]}\n", "")
+@pytest.mark.parametrize("before", ["", "import os, sys\nos.close(2)\nsys.stderr = None\n"])
+def test_a_script_needs_no_guard_and_no_stderr(tmp_path: Path, before: str) -> None:
+    """A service closes its stderr: its workers have none either."""
+    expected = f"once\n{[2 * i for i in range(10)]}\n"
+    assert finished(run_script(before + UNGUARDED, tmp_path)) == (0, expected, "")
 
 
 DAEMONIC = """
@@ -690,14 +702,6 @@ def test_daemonic_processes_may_have_workers(tmp_path: Path, method: str) -> Non
 
 
 LEAVING = """
-import os, threading
-import arrowflow as af
-
-def forever(batch):
-    os.write(1, b"%d\\n" % os.getpid())  # at once: two workers may write
-    while True:
-        pass
-
 ds = af.range(10).with_options(af.Options(max_chunk_rows=1, close_timeout=0.1))
 iterator = iter(ds.map(lambda batch: batch, executor="process").map(forever, executor="process").prefetch(2))
 threading.Thread(target=lambda: list(iterator), daemon=True).start()
@@ -708,23 +712,13 @@ os.read(0, 1)
 @pytest.mark.slow
 @linux
 def test_exit_in_the_middle_of_a_call_ends_it(tmp_path: Path) -> None:
-    program = run_script(LEAVING, tmp_path)
-    assert program.stdout is not None and program.stdin is not None
-    worker = int(program.stdout.readline())
+    program, worker = run_until_called(LEAVING, tmp_path)
     _, errors = program.communicate("x", timeout=SECONDS)
     assert program.returncode == 0 and "their worker processes were killed" in errors
     wait_for(worker)
 
 
 ENDLESS = """
-import os, sys
-import arrowflow as af
-
-def forever(batch):
-    os.write(1, b"%d\\n" % os.getpid())  # at once: two workers may write
-    while True:
-        pass
-
 af.range(10).map(forever, executor="process").to_table()
 """
 
@@ -732,9 +726,7 @@ af.range(10).map(forever, executor="process").to_table()
 @pytest.mark.slow
 @linux
 def test_a_parent_that_is_killed_leaves_nobody(tmp_path: Path) -> None:
-    program = run_script(ENDLESS, tmp_path)
-    assert program.stdout is not None
-    worker = int(program.stdout.readline())
+    program, worker = run_until_called(ENDLESS, tmp_path)
     program.kill()
     program.communicate(timeout=SECONDS)
     wait_for(worker)
@@ -743,13 +735,8 @@ def test_a_parent_that_is_killed_leaves_nobody(tmp_path: Path) -> None:
 @pytest.mark.slow
 @linux
 def test_ctrl_c_is_the_parents_business(tmp_path: Path) -> None:
-    program = run_script(
-        ENDLESS.replace("af.range(10)", "af.range(10).with_options(af.Options(close_timeout=0))"),
-        tmp_path,
-        group=True,
-    )
-    assert program.stdout is not None
-    worker = int(program.stdout.readline())
+    impatient = ENDLESS.replace("af.range(10)", "af.range(10).with_options(af.Options(close_timeout=0))")
+    program, worker = run_until_called(impatient, tmp_path, group=True)
     os.killpg(program.pid, signal.SIGINT)
     _, errors = program.communicate(timeout=SECONDS)
     assert errors.count("Traceback") == 1 and errors.rstrip().endswith("KeyboardInterrupt")
@@ -912,7 +899,6 @@ def test_a_worker_counts_operators_that_failed_as_its_parent_does() -> None:
 def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children.dismiss()
     processes = RunProcesses(WallClock(), 60.0)
     step, give_back = children.Child.call, children.give_back
 
@@ -931,8 +917,7 @@ def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
     spec = KernelSpec(operator="map", kind="stateless", make=Counting)
     made = processes.call(spec, 0, batch_of(1), Origin(0))
     assert isinstance(made, pa.RecordBatch) and made["x"].to_pylist() == [0, 1, 1]
-    (one,) = children._idle
-    assert not one.known and one.waits
+    assert children._idle and all(one.waits and not one.known for one in children._idle)
 
 
 def test_messages_come_whole_or_not_at_all() -> None:
