@@ -12,7 +12,7 @@ import math
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, product
 
@@ -512,9 +512,3 @@ def _fixed(
 ) -> float:
     run = Simulation(works, calls=calls, **options)  # type: ignore[arg-type]
     return run.run(1.0 + seconds).rate(1.0, 1.0 + seconds)
-
-
-def moving_rates(run: Simulation, seconds: float) -> Iterator[tuple[float, float]]:
-    """Yields (moment, rate of the seconds that follow it)."""
-    for step in range(int((run.now - seconds) / 0.05) + 1):
-        yield 0.05 * step, run.rate(0.05 * step, 0.05 * step + seconds)

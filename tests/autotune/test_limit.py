@@ -10,7 +10,7 @@ import pytest
 
 from arrowflow.autotune import Policy, limit
 from arrowflow.autotune.limit import bottleneck, forecast, phrase
-from arrowflow.physical.tuning import StageStatistics, Statistics, Times
+from arrowflow.physical.tuning import Statistics, Times
 from tests.autotune.measured import run, stage
 from tests.autotune.simulation import Simulation, Work
 
@@ -33,54 +33,39 @@ def test_nothing_was_measured() -> None:
     assert bottleneck(run(DECODE, seconds=0.0)) == "nothing was measured yet"
 
 
-def test_the_consumer_limits() -> None:
-    line = "your own step limits you: the loop waited 1.0 % of 9.90 s (and 0.10 s for the first batch)"
-    assert bottleneck(run(DECODE, waited_seconds=0.2)) == line
-
-
-def test_the_cpu_limits_and_two_more_cores_help() -> None:
-    line = "decoding Parquet with filter limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch); "
-    assert bottleneck(run(DECODE)) == line + "two more cores would give about +74 %"
-
-
-def test_cores_help_no_more_than_the_consumer_can_take() -> None:
-    line = "decoding Parquet with filter limits you: the loop waited 15 % of 9.90 s (and 0.10 s for the first batch); "
-    assert bottleneck(run(DECODE, waited_seconds=1.6)) == line + "two more cores would give about +9 %"
-
-
-def test_of_stages_that_compute_the_one_with_most_cores_is_named() -> None:
-    busy = stage("map", calls=10, busy_seconds=30.0, cpu_seconds=22.0)
-    line = "map limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch); two more cores would give about +42 %"
-    assert bottleneck(run(busy, DECODE, cpu_budget=4)) == line
+BUSY = stage("map", calls=10, busy_seconds=30.0, cpu_seconds=22.0)
+GENERATOR = stage("from_generator", phase="read", asked_calls=1, busy_seconds=9.0, cpu_seconds=1.0)
+SHUFFLE = stage("shuffle", kind="serial", cost="computes", busy_seconds=9.0, cpu_seconds=9.0)
+OTHER = stage("batch", kind="serial", busy_seconds=1.0)
+PART = stage("map", busy_seconds=3.0, cpu_seconds=3.0)
 
 
 @pytest.mark.parametrize(
-    ("alone", "words"),
+    ("measured", "words", "waited", "cores"),
     [
+        (run(DECODE, waited_seconds=0.2), "your own step", "1.0 %", ""),
+        (run(DECODE), "decoding Parquet with filter", "49 %", "+74 %"),
+        # Cores help no more than the consumer can take.
+        (run(DECODE, waited_seconds=1.6), "decoding Parquet with filter", "15 %", "+9 %"),
+        # Of stages that compute the one with most cores is named.
+        (run(BUSY, DECODE, cpu_budget=4), "map", "49 %", "+42 %"),
+        (run(OTHER, GENERATOR), "from_generator, which makes one chunk after the other,", "49 %", ""),
         (
-            stage("from_generator", phase="read", asked_calls=1, busy_seconds=9.0, cpu_seconds=1.0),
-            "from_generator, which makes one chunk after the other,",
+            run(OTHER, stage("map", asked_calls=1, busy_seconds=9.0)),
+            "map, which has one call at a time,",
+            "49 %",
+            "",
         ),
-        (stage("map", asked_calls=1, busy_seconds=9.0), "map, which has one call at a time,"),
-        (
-            stage("shuffle", kind="serial", cost="computes", busy_seconds=9.0, cpu_seconds=9.0),
-            "shuffle, which runs on one thread at a time,",
-        ),
+        (run(OTHER, SHUFFLE), "shuffle, which runs on one thread at a time,", "49 %", ""),
+        (run(PART, ledger_peak_bytes=1 << 30), "ram_budget, which is used up,", "49 %", ""),
     ],
 )
-def test_a_stage_that_has_one_call_limits(alone: StageStatistics, words: str) -> None:
-    other = stage("batch", kind="serial", busy_seconds=1.0)
-    assert (
-        bottleneck(run(other, alone))
-        == f"{words} limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch)"
-    )
-
-
-def test_the_ledger_limits() -> None:
-    part = stage("map", busy_seconds=3.0, cpu_seconds=3.0)
-    line = "ram_budget, which is used up, limits you: the loop waited 49 % of 9.90 s (and 0.10 s for the first batch)"
-    assert bottleneck(run(part, ledger_peak_bytes=1 << 30)) == line
-    assert "ram_budget" not in bottleneck(run(part))
+def test_what_limits_and_whether_cores_help(
+    measured: Statistics, words: str, waited: str, cores: str
+) -> None:
+    line = f"{words} limits you: the loop waited {waited} of 9.90 s (and 0.10 s for the first batch)"
+    assert bottleneck(measured) == line + (f"; two more cores would give about {cores}" if cores else "")
+    assert "ram_budget" not in bottleneck(run(PART))
 
 
 @pytest.mark.parametrize(

@@ -65,22 +65,14 @@ def test_work_in_pools_of_others_counts_as_computing() -> None:
 
 def test_the_time_in_a_queue_is_no_waiting() -> None:
     """Two calls on one core: each has it half of the time, and is after it all the time."""
-    part = window_between(
-        sample(0.0),
-        sample(1.0, stage("map", calls=10, busy_seconds=2.0, cpu_seconds=1.0, queued_seconds=1.0)),
-    ).stages["map",]
-    assert part.share == 1.0
+    queued = stage("map", calls=10, busy_seconds=2.0, cpu_seconds=1.0, queued_seconds=1.0)
+    assert window_between(sample(0.0), sample(1.0, queued)).stages["map",].share == 1.0
 
 
 def test_cores_are_those_of_all_stages_and_the_locks_those_of_python() -> None:
-    window = window_between(
-        sample(0.0),
-        sample(
-            2.0,
-            stage("map", busy_seconds=4.0, cpu_seconds=2.0, queued_seconds=1.0),
-            stage("read", cost="computes", busy_seconds=1.0, cpu_seconds=1.0),
-        ),
-    )
+    part = stage("map", busy_seconds=4.0, cpu_seconds=2.0, queued_seconds=1.0)
+    read = stage("read", cost="computes", busy_seconds=1.0, cpu_seconds=1.0)
+    window = window_between(sample(0.0), sample(2.0, part, read))
     assert (window.cores, window.wanted_cores, window.python_cores) == (1.5, 2.0, 1.0)
 
 

@@ -40,7 +40,7 @@ class Pipeline:
     grid: Sequence[Sequence[int]]
     options: dict[str, Any] = field(default_factory=dict)
 
-    def best(self, seconds: float = 3.0, **options: Any) -> float:
+    def best(self, seconds: float = 2.0, **options: Any) -> float:
         return best_fixed(self.works, self.grid, seconds, **(self.options | options))
 
     def tuned(self, **options: Any) -> Simulation:
@@ -99,15 +99,24 @@ def reasons(run: Simulation, name: str) -> str:
 # ---------------------------------------------------------------- what it reaches
 
 
-@named(list(PIPELINES))
-@pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_it_is_as_fast_as_the_best_fixed_setting(pipeline: Pipeline, noise: float) -> None:
-    best = pipeline.best(noise=noise)
-    run = pipeline.tuned(noise=noise)
+EVEN = ("sleeping map", "map that holds the lock", "map that waits half of the time", "generator, then sleep")
+"""Pipelines that are tried with calls of equal length too."""
+
+
+@pytest.mark.parametrize(
+    ("name", "noise"), [(name, 0.05) for name in PIPELINES] + [(name, 0.0) for name in EVEN]
+)
+def test_it_is_as_fast_as_the_best_fixed_setting_with_64_calls_a_stage_at_most(
+    name: str, noise: float
+) -> None:
+    best = PIPELINES[name].best(noise=noise)
+    run = PIPELINES[name].tuned(noise=noise)
     moment = settled(run)
-    run.run(moment + 7)
-    assert run.rate(moment, moment + 3) >= WORTH * best, run.changes
-    assert run.rate(moment + 4, moment + 7) >= WORTH * best, run.changes
+    run.run(moment + 5)
+    assert run.rate(moment, moment + 2) >= WORTH * best, run.changes
+    assert run.rate(moment + 3, moment + 5) >= WORTH * best, run.changes
+    assert max(stage.most_running for stage in run.stages) <= 64
+    assert all(setting.max_calls <= 64 for _, _, setting in run.changes)
 
 
 # ---------------------------------------------------------------- budgets
@@ -131,25 +140,16 @@ def test_no_more_cores_are_used_than_the_budget_says(name: str, cpu_budget: int)
     run = Simulation(BUDGETED[name], Policy({}), cpu_budget=cpu_budget, cores=8, noise=0.05).run(2)
     early = run.cpu_seconds
     assert early / 2 <= 1.1 * cpu_budget
-    used = (run.run(7).cpu_seconds - early) / 5
+    used = (run.run(5).cpu_seconds - early) / 3
     assert used <= 1.1 * cpu_budget, run.changes
-
-
-@named(["sleeping map", "slow answers", "far reads, then CPU"])
-def test_calls_in_flight_stay_within_64_a_stage(pipeline: Pipeline) -> None:
-    run = pipeline.tuned(noise=0.05).run(10)
-    most = {stage.work.name: stage.most_running for stage in run.stages}
-    assert max(most.values()) <= 64
-    assert all(setting.max_calls <= 64 for _, _, setting in run.changes)
 
 
 @pytest.mark.parametrize(
     "work", [SLEEPS, HALF, COMPUTES, LOCKED], ids=["sleeps", "half", "computes", "locked"]
 )
 def test_calls_in_flight_stay_within_what_was_asked_for(work: Work) -> None:
-    run = Simulation((DECODE, replace(work, asked_calls=3)), Policy({}), noise=0.05).run(
-        62 if work is LOCKED else 5
-    )
+    run = Simulation((DECODE, replace(work, asked_calls=3)), Policy({}), noise=0.05)
+    run.run(62 if work is LOCKED else 5)
     assert run.stage("map").most_running <= 3
     assert all(setting.max_calls <= 3 for _, key, setting in run.changes if key[-1] == "map")
 
@@ -196,7 +196,6 @@ def slower(work: Work) -> Work:
     return replace(work, slower=lambda now: 5.0 if 6 <= now < 12 else 1.0)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("work", "grid", "options"),
     [
@@ -208,29 +207,24 @@ def slower(work: Work) -> Work:
     ],
     ids=["sleeps", "sleeps, slow consumer", "computes", "locked", "half"],
 )
-def test_it_follows_a_change_of_load(
-    work: Work, grid: Sequence[int], options: dict[str, Any], seed: int
-) -> None:
+def test_it_follows_a_change_of_load(work: Work, grid: Sequence[int], options: dict[str, Any]) -> None:
     later = replace(work, cpu_seconds=5 * work.cpu_seconds, waiting_seconds=5 * work.waiting_seconds)
     fast, slow = (
         best_fixed((DECODE, part), ((2,), grid), 2.0, noise=0.05, **options) for part in (work, later)
     )
-    run = Simulation((DECODE, slower(work)), Policy({}), noise=0.05, seed=seed, **options).run(18)
+    run = Simulation((DECODE, slower(work)), Policy({}), noise=0.05, **options).run(18)
     assert run.rate(4, 6) >= WORTH * fast
     assert run.rate(9, 12) >= WORTH * slow, run.changes
     assert run.rate(15, 18) >= WORTH * fast, run.changes
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("others", [2.0, 6.0, 30.0])
 @pytest.mark.parametrize("cost", [0.005, 0.02, 0.1])
 def test_work_of_others_does_not_make_a_computing_call_look_like_a_waiting_one(
-    cost: float, others: float, seed: int
+    cost: float, others: float
 ) -> None:
     works = (DECODE, replace(COMPUTES, cpu_seconds=cost))
-    run = Simulation(
-        works, Policy({}), noise=0.05, seed=seed, others=lambda now: others if 2 <= now < 6 else 0.0
-    ).run(8)
+    run = Simulation(works, Policy({}), noise=0.05, others=lambda now: others if 2 <= now < 6 else 0.0).run(8)
     assert run.stage("map").limits.weight >= 0.75
     assert all(weight >= 0.75 for weight in weights(run, "map")), run.changes
     assert "interpreter lock" not in reasons(run, "map")
@@ -259,24 +253,22 @@ def test_a_few_calls_that_find_all_in_memory_tell_little_of_many_that_wait() -> 
 # ---------------------------------------------------------------- the interpreter lock
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("cost", [0.005, 0.01, 0.05])
 @pytest.mark.parametrize("cores", [2, 4, 8])
-def test_a_function_that_holds_the_lock_is_called_once_at_a_time(cost: float, cores: int, seed: int) -> None:
+def test_a_function_that_holds_the_lock_is_called_once_at_a_time(cost: float, cores: int) -> None:
     works = (DECODE, replace(LOCKED, cpu_seconds=cost))
-    run = Simulation(works, Policy({}), cores=cores, cpu_budget=cores, noise=0.05, seed=seed).run(4)
+    run = Simulation(works, Policy({}), cores=cores, cpu_budget=cores, noise=0.05).run(4)
     limits = run.stage("map").limits
     assert "interpreter lock" in limits.reason, run.changes
     assert limits.max_calls == 1
     assert run.rate(3, 4) >= WORTH / cost
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("others", [0.0, 2.0], ids=["idle", "beside two busy loops"])
 @pytest.mark.parametrize("cost", [0.01, 0.3, 2.0])
-def test_the_lock_is_found_under_load_and_of_long_calls(cost: float, others: float, seed: int) -> None:
+def test_the_lock_is_found_under_load_and_of_long_calls(cost: float, others: float) -> None:
     works = (DECODE, replace(LOCKED, cpu_seconds=cost))
-    run = Simulation(works, Policy({}), noise=0.05, seed=seed, others=lambda now: others)
+    run = Simulation(works, Policy({}), noise=0.05, others=lambda now: others)
     run.run(max(6, 20 * cost))
     limits = run.stage("map").limits
     assert "interpreter lock" in limits.reason and limits.max_calls == 1, run.changes
@@ -294,11 +286,10 @@ def test_calls_that_wait_are_found_under_load_too(waiting: float, others: float)
     assert run.stage("map").limits.weight < WAITS
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("work", [COMPUTES, HALF, SLEEPS], ids=["computes", "half", "sleeps"])
 @pytest.mark.parametrize("cores", [1, 2, 4])
-def test_a_function_that_does_not_hold_it_is_never_said_to(work: Work, cores: int, seed: int) -> None:
-    run = Simulation((DECODE, work), Policy({}), cores=cores, cpu_budget=cores, noise=0.05, seed=seed).run(4)
+def test_a_function_that_does_not_hold_it_is_never_said_to(work: Work, cores: int) -> None:
+    run = Simulation((DECODE, work), Policy({}), cores=cores, cpu_budget=cores, noise=0.05).run(4)
     assert "interpreter lock" not in reasons(run, "map")
 
 
@@ -310,27 +301,13 @@ def test_a_function_that_does_not_hold_it_is_never_said_to(work: Work, cores: in
 def test_calls_run_alone_only_where_they_use_one_core_for_sure(
     queued: float, running: int, alone: bool
 ) -> None:
-    policy = Policy({})
-    changes = [
-        policy.step(
-            sample(
-                now,
-                stage(
-                    "map",
-                    weight=0.6,
-                    calls=round(4 * now),
-                    busy_seconds=(1.6 + queued) * now,
-                    cpu_seconds=0.8 * now,
-                    queued_seconds=queued * now,
-                    running=running,
-                ),
-                waited_seconds=now,
-                chunks=round(4 * now),
-            )
-        )
-        for now in (1.0, 1.5, 2.0, 2.5)
-    ]
-    assert any(setting.max_calls == 1 for change in changes for setting in change.values()) == alone
+    policy, found = Policy({}), list[StageLimits]()
+    for now in (1.0, 1.5, 2.0, 2.5):
+        seconds = {"busy_seconds": 1.6 + queued, "cpu_seconds": 0.8, "queued_seconds": queued}
+        measured = {name: now * value for name, value in seconds.items()}
+        part = stage("map", weight=0.6, calls=round(4 * now), running=running, **measured)
+        found += policy.step(sample(now, part, waited_seconds=now, chunks=round(4 * now))).values()
+    assert any(setting.max_calls == 1 for setting in found) == alone
 
 
 def test_a_cap_ends_when_the_function_holds_the_lock_no_more() -> None:
@@ -357,7 +334,7 @@ def test_a_trial_that_does_not_help_is_taken_back_and_rests_twice_as_long() -> N
     works = (DECODE, Work(name="map", cpu_seconds=0.0001, waiting_seconds=0.05, slower=crowded))
     run = Simulation(works, Policy({}), noise=0.02)
     service = run.stage("map")
-    run.run(80)
+    run.run(45)
     tried = [moment for moment, _, setting in run.changes if "trying" in setting.reason]
     back = [setting for _, _, setting in run.changes if "no use" in setting.reason]
     rests = [later - earlier for earlier, later in itertools.pairwise(tried)]
@@ -408,7 +385,7 @@ def test_a_lock_that_was_found_is_known_in_the_next_run() -> None:
 
 @named(["sleeping map", "map that holds the lock", "map that waits half of the time"])
 def test_the_same_samples_give_the_same_settings(pipeline: Pipeline) -> None:
-    run = pipeline.tuned(noise=0.05).run(6)
+    run = pipeline.tuned(noise=0.05).run(4)
     again = Policy({})
     replayed = [
         (sample.now, key, setting) for sample in run.samples for key, setting in again.step(sample).items()
@@ -440,7 +417,7 @@ def test_nothing_grows_for_a_satisfied_consumer_and_calls_in_flight_shrink() -> 
 
 
 def test_a_satisfied_consumer_is_left_alone() -> None:
-    run = Simulation((DECODE, COMPUTES), Policy({}), noise=0.05, step_seconds=lambda now: 0.02).run(60)
+    run = Simulation((DECODE, COMPUTES), Policy({}), noise=0.05, step_seconds=lambda now: 0.02).run(30)
     calls = [stage.limits.max_calls for stage in run.stages]
     assert calls <= [10, 2]
     assert len(run.changes) <= 1, run.changes
@@ -449,8 +426,7 @@ def test_a_satisfied_consumer_is_left_alone() -> None:
 # ---------------------------------------------------------------- calls that take much longer than the others
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_more_calls_wait_for_their_turn_where_one_takes_long(seed: int) -> None:
+def test_more_calls_wait_for_their_turn_where_one_takes_long() -> None:
     work = Work(
         name="read_parquet",
         waiting_seconds=0.005,
@@ -458,7 +434,7 @@ def test_more_calls_wait_for_their_turn_where_one_takes_long(seed: int) -> None:
         slower=lambda now: 400.0 if 1 <= now % 3 < 1.002 else 1.0,
     )
     tuned, fixed, endless = (
-        Simulation((work,), tuner, calls=calls, noise=0.3, seed=seed).run(60)
+        Simulation((work,), tuner, calls=calls, noise=0.3).run(60)
         for tuner, calls in ((Policy({}), None), (None, None), (None, (2,)))
     )
     limits = tuned.stages[0].limits
