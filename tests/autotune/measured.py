@@ -7,26 +7,12 @@ from typing import Any
 
 from arrowflow.physical.tuning import RunSample, StageLimits, StageStatistics, Statistics
 
+ZEROS: dict[Any, Any] = {"bool": False, "int": 0, "float": 0.0}
 NOTHING: dict[str, Any] = {
-    "kind": "parallel",
-    "cost": "unknown",
-    "asked_calls": None,
-    "foreign": False,
-    "random": False,
-    "given_ready": False,
-    "holds_lock": False,
-    "engine": "python",
-    "calls": 0,
-    "rows": 0,
-    "bytes": 0,
-    "chunks": 0,
-    "busy_seconds": 0.0,
-    "cpu_seconds": 0.0,
-    "queued_seconds": 0.0,
-    "ready_items": 0,
-    "max_ready_items": 0,
-    "running": 0,
-}
+    field.name: ZEROS[field.type]
+    for field in dataclasses.fields(StageStatistics)
+    if field.type in ZEROS and field.default is dataclasses.MISSING
+} | {"kind": "parallel", "cost": "unknown", "asked_calls": None, "engine": "python"}
 
 LIMITS = {field.name for field in dataclasses.fields(StageLimits)} - {"max_ready_items"}
 

@@ -159,17 +159,14 @@ class Concatenate(BoundaryKernel):
 
 
 def once(value: int) -> Iterator[pa.RecordBatch]:
-    """Yields one chunk of 8 bytes."""
     yield chunk(value)
 
 
 def same(item: Item) -> Iterator[Item]:
-    """Yields the item."""
     yield item
 
 
 def nothing() -> Iterator[Item]:
-    """Yields nothing."""
     return iter(())
 
 
@@ -250,7 +247,6 @@ def start(
 
 @contextmanager
 def running(*stages: StagePlan, children: Sequence[Chain] = (), **options: Any) -> Iterator[Engine]:
-    """Runs a chain, and closes it."""
     engine = start(*stages, children=children, **options)
     try:
         yield engine
@@ -259,7 +255,6 @@ def running(*stages: StagePlan, children: Sequence[Chain] = (), **options: Any) 
 
 
 def items_of(engine: Engine) -> Iterator[Item]:
-    """Yields what is left of a run."""
     while (item := engine.next_item()) is not None:
         yield item
 

@@ -355,14 +355,12 @@ def test_an_item_holds_its_bytes_until_it_is_let_go() -> None:
     assert used(engine) == SIZE
     del item
     assert used(engine) == 0
-    engine.close()
 
 
 def test_a_chunk_that_is_passed_on_is_charged_once() -> None:
     engine = stepper(sized_source(4), serial(), function(), function())
     engine.settle()
     assert used(engine) == 4 * SIZE
-    engine.close()
 
 
 def test_slices_of_a_large_table_are_charged_once_and_do_not_make_a_stage_wait_for_room() -> None:
@@ -398,7 +396,6 @@ def test_a_consumer_that_does_not_read_stops_the_producers() -> None:
         engine.next_item()
     engine.settle()
     assert len(made) > first
-    engine.close()
 
 
 def test_calls_that_wait_ask_for_more_as_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +409,6 @@ def test_calls_that_wait_ask_for_more_as_bytes_come(monkeypatch: pytest.MonkeyPa
     for call in (second, *more):
         engine.finish(call)
     assert values_of(engine) == list(range(20))
-    engine.close()
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
@@ -421,7 +417,6 @@ def test_prefetch_is_how_far_the_last_stage_runs_ahead(ahead: int) -> None:
     engine.next_item()
     engine.settle()
     assert len(engine.root_out.out) == ahead
-    engine.close()
 
 
 class Crowd:

@@ -228,7 +228,6 @@ def test_a_stage_without_a_free_core_is_described_as_that() -> None:
     engine = stepper(source(9, cost="computes", max_calls=4), cpu_budget=1)
     assert engine.begin() is not None
     assert "source: blocked by token; 1 calls run" in engine.describe()
-    engine.close()
 
 
 def test_a_run_that_is_closed_meanwhile_says_so_once_the_call_returns() -> None:

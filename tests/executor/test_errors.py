@@ -205,7 +205,6 @@ def test_a_satisfied_take_stops_what_is_above_it_at_once() -> None:
     assert engine.next_item() is not None
     assert engine.begin() is None
     assert engine.next_item() is None
-    engine.close()
 
 
 def test_what_is_done_from_the_start_reads_nothing() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from arrowflow.executor import Ledger
 from arrowflow.executor.ledger import buffers_of, ticket_bytes
@@ -30,19 +32,34 @@ def test_each_buffer_is_charged_once() -> None:
     assert used(ledger) == 0
 
 
-def test_columns_that_share_a_buffer_count_once() -> None:
+class Payload:
+    """Names its buffers."""
+
+    num_rows = 1
+    buffers = (pa.py_buffer(b"x" * 100), pa.py_buffer(b""), pa.allocate_buffer(64))
+
+
+SHARED = chunk(1, 800).column(0)
+
+
+@pytest.mark.parametrize(
+    ("payload", "num_bytes"),
+    [
+        (pa.record_batch({"a": SHARED, "b": SHARED}), 800),
+        (chunk(1, 800).slice(3, 1), 800),
+        (Payload(), 164),
+        ("a descriptor", 0),
+        (pa.record_batch({"x": pa.array([], pa.int64())}), 0),
+    ],
+    ids=["a buffer of two columns", "a slice", "named buffers", "no buffers", "no rows"],
+)
+def test_a_payload_is_charged_with_all_that_it_keeps_alive(payload: Any, num_bytes: int) -> None:
     ledger = Ledger(1 << 20)
-    column = chunk(1, 800).column(0)
-    ticket = ledger.charge(buffers_of(pa.record_batch({"a": column, "b": column})))
-    assert used(ledger) == ticket.num_bytes == 800
+    ticket = ledger.charge(buffers_of(payload))
+    assert used(ledger) == ticket.num_bytes == num_bytes
+    assert bool(buffers_of(payload)) == (num_bytes > 0)
     del ticket
     assert used(ledger) == 0
-
-
-def test_a_slice_is_charged_with_all_that_it_keeps_alive() -> None:
-    ledger = Ledger(1 << 20)
-    ticket = ledger.charge(buffers_of(chunk(1, 800).slice(3, 1)))
-    assert used(ledger) == ticket.num_bytes == 800
 
 
 def test_all_buffers_of_a_column_are_charged() -> None:
@@ -50,23 +67,6 @@ def test_all_buffers_of_a_column_are_charged() -> None:
     sizes = sorted(buffers_of(pa.record_batch({"x": column})).values())
     assert sizes == sorted(buffer.size for buffer in column.buffers() if buffer is not None and buffer.size)
     assert len(sizes) >= 4
-
-
-def test_payloads_may_name_their_buffers() -> None:
-    class Payload:
-        num_rows = 1
-        buffers = (pa.py_buffer(b"x" * 100), pa.py_buffer(b""), pa.allocate_buffer(64))
-
-    ledger = Ledger(1 << 20)
-    ticket = ledger.charge(buffers_of(Payload()))
-    assert used(ledger) == ticket.num_bytes == 164
-    del ticket
-    assert used(ledger) == 0
-
-
-def test_payloads_without_buffers_cost_nothing() -> None:
-    assert not buffers_of("a descriptor")
-    assert not buffers_of(pa.record_batch({"x": pa.array([], pa.int64())}))
 
 
 def test_reservations_count_and_are_returned() -> None:
@@ -127,11 +127,9 @@ def test_what_is_kept_counts_once_and_until_its_ticket_is_gone() -> None:
     other = ledger.keep(sizes(second))
     assert (ledger.used, again.num_bytes, other.num_bytes) == (1200, 0, 0)
     del again, other
-    ledger.drain()
-    assert ledger.used == 1200
+    assert used(ledger) == 1200
     del kept
-    ledger.drain()
-    assert ledger.used == 0
+    assert used(ledger) == 0
     assert ledger.peak == 1200
 
 
@@ -142,12 +140,9 @@ def test_what_was_charged_before_it_was_kept_stays_until_both_are_gone() -> None
         held = {"ticket": ledger.charge(buffers_of(rows))}
         held["kept"] = ledger.keep(sizes(rows))
         assert ledger.used == 800
-        del held[order[0]]
-        ledger.drain()
-        assert ledger.used == 800
-        del held[order[1]]
-        ledger.drain()
-        assert ledger.used == 0
+        for name, left in zip(order, (800, 0), strict=True):
+            del held[name]
+            assert used(ledger) == left
 
 
 def test_a_share_counts_nothing_by_itself() -> None:

@@ -112,7 +112,6 @@ def test_a_free_worker_takes_the_most_downstream_stage_of_three() -> None:
         names.append(call[0].plan.operators[0])
         engine.finish(call)
     assert names == ["source", "upper", "lower"] * 2
-    engine.close()
 
 
 @pytest.mark.parametrize(("cost", "slots"), [("computes", MAX_REORDER_SLOTS), ("waits", MAX_WAITING_SLOTS)])

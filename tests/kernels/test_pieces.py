@@ -139,9 +139,48 @@ def test_memory_under_nulls_counts_nothing() -> None:
 # ------------------------------------------------------------------------------------------ the limits
 
 
-def test_large_values_make_small_pieces() -> None:
-    fit = MAX_CHUNK_BYTES // (20 * KILOBYTE)
-    assert sizes(af.from_arrow(images(700))) == [32, 32, 64, 128, fit, fit, 700 - 256 - 2 * fit]
+def large(rows: int, **options: Any) -> af.Dataset:
+    return af.from_arrow(images(rows)).with_options(af.Options(**options))
+
+
+SMALL_BYTES = af.from_arrow(images(1000, 8))
+FEW = [32, 32, 64, *[128] * 6, 104]
+FIT = MAX_CHUNK_BYTES // (20 * KILOBYTE)
+SEEN: dict[str, tuple[Callable[[Any], af.Dataset], list[int]]] = {
+    "large values": (lambda note: large(700).map(note), [32, 32, 64, 128, FIT, FIT, 700 - 256 - 2 * FIT]),
+    "all columns": (lambda note: large(500, max_chunk_rows=400).map(note), [204, 204, 92]),
+    "columns that are not read": (
+        lambda note: large(500, max_chunk_rows=400).map(note, columns=["id"]),
+        [400, 100],
+    ),
+    "small batches": (lambda note: SMALL_BYTES.map(note).batch(32), FEW),
+    "small batches, later": (
+        lambda note: SMALL_BYTES.map(note).filter(pl.col("id") >= 0).take(999).batch(32),
+        FEW,
+    ),
+    "small batches of two functions": (
+        lambda note: SMALL_BYTES.map(note).map(lambda batch: batch).prefetch(2).batch(32),
+        FEW,
+    ),
+    "batches": (lambda note: SMALL_BYTES.map(note).batch(300), [32, 32, 64, 128, 256, 300, 188]),
+    "windows": (
+        lambda note: SMALL_BYTES.map(note).shuffle(200, seed=1).batch(8),
+        [32, 32, 64, 128, 200, 200, 200, 144],
+    ),
+    "no batches": (lambda note: SMALL_BYTES.map(note), [32, 32, 64, 128, 256, 488]),
+    "behind a cache": (lambda note: SMALL_BYTES.map(note).cache().batch(32), [32, 32, 64, 128, 256, 488]),
+    "given rows": (
+        lambda note: SMALL_BYTES.with_options(af.Options(max_chunk_rows=600)).map(note).batch(32),
+        [600, 400],
+    ),
+    "behind a batch": (lambda note: large(500).batch(300).map(note), [300, 200]),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_rows_of_each_piece(name: str) -> None:
+    plan, expected = SEEN[name]
+    assert seen_by(plan) == expected
 
 
 def test_images_after_a_shuffle_come_in_as_many_as_a_batch_has() -> None:
@@ -168,24 +207,6 @@ def test_each_column_counts_by_itself() -> None:
     assert sizes(af.from_arrow(plain).with_options(af.Options(max_chunk_rows=65_536))) == [40_000]
     narrow = af.Options(max_chunk_bytes=80)
     assert sizes(af.from_arrow(plain.slice(0, 25)).with_options(narrow)) == [10, 10, 5]
-
-
-def test_columns_that_are_not_read_count_nothing() -> None:
-    ds = af.from_arrow(images(500)).with_options(af.Options(max_chunk_rows=400))
-    assert seen_by(lambda note: ds.map(note, columns=["id"])) == [400, 100]
-    assert seen_by(lambda note: ds.map(note)) == [204, 204, 92]
-
-
-def test_bytes_come_in_as_many_rows_as_a_batch_takes() -> None:
-    small = af.from_arrow(images(1000, 8))
-    few = [32, 32, 64, *[128] * 6, 104]
-    assert seen_by(lambda note: small.map(note).batch(32)) == few
-    assert seen_by(lambda note: small.map(note).filter(pl.col("id") >= 0).take(999).batch(32)) == few
-    assert seen_by(lambda note: small.map(note).map(lambda batch: batch).prefetch(2).batch(32)) == few
-    assert seen_by(lambda note: small.map(note).batch(300)) == [32, 32, 64, 128, 256, 300, 188]
-    windows = [32, 32, 64, 128, 200, 200, 200, 144]
-    assert seen_by(lambda note: small.map(note).shuffle(200, seed=1).batch(8)) == windows
-    assert seen_by(lambda note: small.map(note)) == [32, 32, 64, 128, 256, 488]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +256,6 @@ def test_numbers_do_not() -> None:
 
 def test_a_cache_does_not_depend_on_what_follows(tmp_path: Path) -> None:
     texts = af.from_arrow(images(1000, 8))
-    assert seen_by(lambda note: texts.map(note).cache().batch(32)) == [32, 32, 64, 128, 256, 488]
     calls: list[int] = []
 
     def note(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -245,16 +265,6 @@ def test_a_cache_does_not_depend_on_what_follows(tmp_path: Path) -> None:
     for size in (32, 300):
         exhaust(texts.map(note).cache(tmp_path, key="same").batch(size))
     assert sum(calls) == 1000, "the second run finds the entry"
-
-
-def test_given_rows_are_the_only_limit_of_rows() -> None:
-    texts = af.from_arrow(images(1000, 8))
-    given = texts.with_options(af.Options(max_chunk_rows=600))
-    assert seen_by(lambda note: given.map(note).batch(32)) == [600, 400]
-
-
-def test_functions_after_a_batch_see_batches() -> None:
-    assert seen_by(lambda note: af.from_arrow(images(500)).batch(300).map(note)) == [300, 200]
 
 
 def test_turns_of_an_interleave_are_cut_by_bytes_alone() -> None:

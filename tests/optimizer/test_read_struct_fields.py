@@ -43,17 +43,16 @@ WHOLE: dict[str, Any] = {
     "nulls of the struct": lambda ds: ds.select(a=S.field("a"), n=pl.col("s").is_null()),
     "by pyarrow": lambda ds: ds.select(a=pc.field("s", "a")),
     "all fields": lambda ds: ds.select(a=S.field("a"), b=S.field("b"), c=S.field("c")),
-    "a function in between": lambda ds: ds.map(lambda batch: batch, schema=TABLE.schema).select(
-        a=S.field("a")
-    ),
+    "a function": lambda ds: ds.map(lambda batch: batch, schema=TABLE.schema).select(a=S.field("a")),
 }
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("structs")
     for number in range(2):
-        pq.write_table(TABLE, tmp_path / f"{number}.parquet", row_group_size=7)
-    return tmp_path
+        pq.write_table(TABLE, folder / f"{number}.parquet", row_group_size=7)
+    return folder
 
 
 def _read(ds: af.Dataset) -> Any:
@@ -70,12 +69,11 @@ def test_fields_are_read_alone(name: str, files: Path) -> None:
     assert ds.to_table().equals(off.to_table())
     some, all_of_them = _read(ds), _read(off)
     split = some.first.splits[0]
-    ranges = [
-        sum(end - start for start, end in source.format.ranges(source.first, split, ["s"]))
-        for source in (some, all_of_them)
-    ]
+    ranges, sizes = [], []
+    for source in (some, all_of_them):
+        ranges.append(sum(end - start for start, end in source.format.ranges(source.first, split, ["s"])))
+        sizes.append(source.format.column_bytes(source.first, split, ["s"]))
     assert 0 < ranges[0] < ranges[1]
-    sizes = [source.format.column_bytes(source.first, split, ["s"]) for source in (some, all_of_them)]
     assert 0 < sizes[0] < sizes[1]
     assert some.schema.field("s").type.num_fields < 3
 
@@ -92,10 +90,11 @@ def test_contracts(files: Path) -> None:
     check_dataset(lambda: READS["two fields"](af.read_parquet(files)))
 
 
-def test_a_file_with_another_struct_is_refused_all_the_same(files: Path) -> None:
-    other = pa.table({"row": [1], "s": pa.array([{"a": 1}])})
-    pq.write_table(other, files / "2.parquet")
-    refused(af.SchemaError, lambda: READS["one field"](af.read_parquet(files)).to_table(), "'s'", "2.parquet")
+def test_a_file_with_another_struct_is_refused_all_the_same(files: Path, tmp_path: Path) -> None:
+    other = tmp_path / "2.parquet"
+    pq.write_table(pa.table({"row": [1], "s": pa.array([{"a": 1}])}), other)
+    ds = af.read_parquet([files / "0.parquet", other])
+    refused(af.SchemaError, lambda: READS["one field"](ds).to_table(), "'s'", "2.parquet")
 
 
 def test_names_with_dots_are_read_whole(tmp_path: Path) -> None:

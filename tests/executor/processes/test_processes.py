@@ -467,13 +467,14 @@ def test_exit_and_interrupt_end_the_call_and_not_the_program() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["exit code 7", "signal 9 (SIGKILL"])
+@pytest.mark.parametrize("ending", ["exit code 7", "signal 9 (SIGKILL", "signal 15 (SIGTERM"])
 def test_a_worker_that_ends_is_an_error_in_order(ending: str) -> None:
     def fn(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.column("id")[0].as_py() == 6:
             if "7" in ending:
                 os._exit(7)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), int(ending.split()[1]))
+            threading.Event().wait()
         return batch
 
     rows, error = failure(in_workers(numbers(), fn))
@@ -481,17 +482,6 @@ def test_a_worker_that_ends_is_an_error_in_order(ending: str) -> None:
     assert isinstance(error, af.WorkerError) and error.operator == "map"
     assert ending in str(error) and "split 0, piece 2" in str(error)
     assert workers_of(numbers())  # the next run has others
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_in_a_call(tmp_path: Path) -> None:
-    meeting = Meeting(tmp_path, at=6)
-    with iter(in_workers(numbers(), meeting)) as iterator:
-        first = [next(iterator), next(iterator)]
-        os.kill(meeting.pid(), signal.SIGTERM)
-        with pytest.raises(af.WorkerError, match="SIGTERM"):
-            next(iterator)
-    assert [batch.column("id").to_pylist() for batch in first] == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.slow

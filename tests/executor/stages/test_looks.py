@@ -44,7 +44,6 @@ def test_a_stage_with_input_is_ready_and_the_one_after_it_waits() -> None:
     assert isinstance(look, Ready) and look.stage is first and look.call is None
     assert second.look() == Waits(first)
     assert third.look() == Waits(second)
-    engine.close()
 
 
 def test_as_many_calls_as_may_be() -> None:
@@ -82,7 +81,6 @@ def test_a_full_ledger_says_at_how_many_bytes_to_look_again() -> None:
     assert first.look() == Blocked(Gate.BYTES, first.limits.ledger_share * 1000 - 100)
     engine.ledger.unreserve(950)
     assert isinstance(first.look(), Ready)
-    engine.close()
 
 
 def test_the_head_goes_beyond_the_budget_only_where_all_that_follows_waits_for_it() -> None:
@@ -93,7 +91,6 @@ def test_the_head_goes_beyond_the_budget_only_where_all_that_follows_waits_for_i
     engine.ledger.reserve(60)
     assert isinstance(first.look(), Blocked)
     assert engine.begin(waited_for=True) is not None
-    engine.close()
 
 
 def test_the_end_of_a_stage() -> None:

@@ -47,14 +47,12 @@ def test_a_call_that_has_to_end_first() -> None:
     assert advanced(engine, 3.0) == {ORDER: 3.0}
     engine.finish(call)
     assert advanced(engine, 1.0) == {YOUR_STEP: 2.0}
-    engine.close()
 
 
 def test_a_consumer_that_does_not_take() -> None:
     engine = stepper(source(), function())
     engine.settle()
     assert advanced(engine, 2.0) == {YOUR_STEP: 4.0}
-    engine.close()
 
 
 def test_a_full_ledger() -> None:
@@ -63,7 +61,6 @@ def test_a_full_ledger() -> None:
     assert call is not None
     assert advanced(engine, 1.0) == {MEMORY: 1.0}
     engine.finish(call)
-    engine.close()
 
 
 def test_calls_that_use_the_budget_leave_nothing_idle() -> None:
@@ -72,7 +69,6 @@ def test_calls_that_use_the_budget_leave_nothing_idle() -> None:
     assert advanced(engine, 5.0) == {}
     for call in calls:
         engine.finish(call)
-    engine.close()
 
 
 def test_after_the_end_nothing_is_idle() -> None:

@@ -12,7 +12,6 @@ import pytest
 import arrowflow as af
 from arrowflow.executor import Engine
 from arrowflow.executor.workers import cores, tokens
-from arrowflow.executor.workers.worker import Worker
 from arrowflow.ops.rows.repeat import RepeatKernel
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain
@@ -385,10 +384,3 @@ def test_samples_add_up() -> None:
     assert (sample.rows, sample.chunks, sample.cpu_budget) == (10, 10, 2)
     assert sample.stages[0].key == (0, "function")
     engine.close()
-
-
-def test_a_worker_is_none() -> None:
-    """What the steppers above stand on: a worker that never ran has no clocks of its own."""
-    worker = Worker(lambda: None, "idle")
-    assert worker.meter is None
-    assert worker.operators == ()
