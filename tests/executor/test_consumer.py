@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -75,10 +76,16 @@ def test_a_consumer_that_hurries_runs_cheap_calls_itself() -> None:
     assert noting.callers == by(FIRST_CALLS, 500 - FIRST_CALLS)
 
 
+def resting(**plan: Any) -> Hurrying:
+    """Returns a run of which the consumer runs the calls, and workers rest."""
+    engine = hurrying(source(500), function(**plan), serial())
+    for _ in range(FIRST_CALLS + 1):
+        engine.next_item()
+    return engine
+
+
 def test_workers_rest_meanwhile() -> None:
-    with closing(hurrying(source(500), function(), serial())) as engine:
-        for _ in range(FIRST_CALLS + 1):
-            engine.next_item()
+    with closing(resting()) as engine:
         assert engine.consumer.rests_workers
         assert engine.begin() is None
 
@@ -196,9 +203,7 @@ def test_workers_take_over_while_a_call_of_the_consumers_waits_for_others() -> N
 def test_a_guard_that_saw_progress_is_followed_by_another() -> None:
     """Else nobody would be there when a later call waits for others."""
     guards: list[str] = []
-    with closing(hurrying(source(500), function(cost="unknown"), serial())) as engine:
-        for _ in range(FIRST_CALLS + 1):
-            engine.next_item()
+    with closing(resting(cost="unknown")) as engine:
         guard = Worker(lambda: None, "guard")
 
         def wake_after_progress(timeout: float) -> bool:
@@ -215,9 +220,7 @@ def test_a_guard_that_saw_progress_is_followed_by_another() -> None:
 
 
 def test_a_run_describes_itself() -> None:
-    with closing(hurrying(source(500), function(), serial())) as engine:
-        for _ in range(FIRST_CALLS + 1):
-            engine.next_item()
+    with closing(resting()) as engine:
         text = engine.describe()
     assert "consumer NEAR, hurries False" in text
     assert "function: waits for source; 0 calls run, 0 undelivered" in text

@@ -48,6 +48,14 @@ def filled(kept: KeptChunks, ledger: Ledger, groups: int) -> None:
         assert keeping.add(ledger, kept, group(number, chunk(number, SIZE)))
 
 
+def half_full() -> tuple[KeptChunks, Ledger]:
+    """Returns five kept chunks, and a ledger with room for ten."""
+    kept = KeptChunks()
+    ledger = ledger_of(10 * SIZE, kept)
+    filled(kept, ledger, 5)
+    return kept, ledger
+
+
 def counted(ledger: Ledger) -> tuple[int, int]:
     ledger.drain()
     return ledger.used, ledger.reclaimable
@@ -69,9 +77,7 @@ def test_a_chunk_that_a_call_holds_is_counted_once() -> None:
 
 
 def test_kept_chunks_are_room_for_calls_and_the_last_one_goes_first() -> None:
-    kept = KeptChunks()
-    ledger = ledger_of(10 * SIZE, kept)
-    filled(kept, ledger, 5)
+    kept, ledger = half_full()
     assert ledger.fits(10 * SIZE)
     ledger.reserve(7 * SIZE)
     assert [key[0] for key in kept.chunks] == [0, 1, 2]
@@ -82,9 +88,7 @@ def test_kept_chunks_are_room_for_calls_and_the_last_one_goes_first() -> None:
 
 
 def test_a_chunk_in_use_stays_since_its_end_would_free_nothing() -> None:
-    kept = KeptChunks()
-    ledger = ledger_of(10 * SIZE, kept)
-    filled(kept, ledger, 5)
+    kept, ledger = half_full()
     ticket = ledger.charge(kept.chunks[4, 0, 1, ""].buffers)
     ledger.reserve(7 * SIZE)
     assert [key[0] for key in kept.chunks] == [0, 1, 4]
@@ -146,9 +150,7 @@ def test_a_budget_of_its_own_is_no_business_of_others() -> None:
 
 
 def test_a_smaller_budget_trims_what_is_kept() -> None:
-    kept = KeptChunks()
-    ledger = ledger_of(10 * SIZE, kept)
-    filled(kept, ledger, 5)
+    _kept, ledger = half_full()
     ledger.budget = 4 * SIZE
     keeping.trim(ledger)
     assert counted(ledger) == (0, 2 * SIZE)
@@ -209,12 +211,9 @@ def test_a_change_that_comes_in_the_middle_of_another_one_is_made_after_it(on: C
     second, third = ledger_of(10 * SIZE, shares=True), ledger_of(10 * SIZE, shares=True)
 
     def is_slow() -> None:
-        for call, *arguments in (
-            (keeping.join, second, kept),
-            (keeping.leave, first),
-            (keeping.join, third, kept),
-        ):
-            on(call, *arguments)
+        on(keeping.join, second, kept)
+        on(keeping.leave, first)
+        on(keeping.join, third, kept)
         on(keeping.leave, ended)
         assert [each() for each in kept.ledgers] == [first], "the holder saw a change"
         assert keeping.idle_bytes() == 0

@@ -35,14 +35,14 @@ def test_a_call_that_its_run_waits_for_comes_first() -> None:
     turns, order = Turns(1), list[str]()
     turns.take(ahead=False, seconds=LONG)
 
-    def call(name: str, *, ahead: bool) -> None:
-        turns.take(ahead=ahead, seconds=LONG)
+    def call(name: str) -> None:
+        turns.take(ahead=name == "ahead", seconds=LONG)
         order.append(name)
         turns.give()
 
     threads = []
-    for number, (name, ahead) in enumerate({"ahead": True, "first": False, "second": False}.items(), 1):
-        threads.append(threading.Thread(target=call, args=(name,), kwargs={"ahead": ahead}))
+    for number, name in enumerate(("ahead", "first", "second"), 1):
+        threads.append(threading.Thread(target=call, args=(name,)))
         threads[-1].start()
         until(lambda number=number: waiting(turns) == number)  # type: ignore[misc]
     assert not order
