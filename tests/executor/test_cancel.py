@@ -37,7 +37,6 @@ from tests.executor.fakes import (
     source,
     start,
     stepper,
-    value_of,
     values_from,
     values_of,
 )
@@ -67,15 +66,6 @@ def _no_worker_is_left() -> Iterator[None]:
     assert workers() == []
 
 
-def waiting_source(gate: Gate, at: int) -> StagePlan:
-    def make(value: int) -> Iterator[pa.RecordBatch]:
-        if value == at:
-            gate.pass_through()
-        yield chunk(value)
-
-    return source(20, make)
-
-
 def test_stop_twice_and_close_twice() -> None:
     engine = start(source(), function(), serial())
     engine.next_item()
@@ -85,22 +75,6 @@ def test_stop_twice_and_close_twice() -> None:
     engine.close()
     with pytest.raises(ClosedError):
         engine.next_item()
-
-
-def test_close_from_another_thread_wakes_the_consumer(gate: Gate) -> None:
-    engine = start(waiting_source(gate, at=2), function())
-
-    def close() -> None:
-        gate.wait_for(1)
-        threading.Thread(target=engine.stop).start()
-
-    closing = threading.Thread(target=close)
-    closing.start()
-    with pytest.raises(ClosedError):
-        values_of(engine)
-    closing.join()
-    gate.open()
-    engine.close()
 
 
 def slow(gate: Gate, close_timeout: float) -> Engine:
@@ -425,24 +399,6 @@ def test_an_interrupt_at_any_point_of_a_finalizer_stops_the_run() -> None:
         if interrupter.points < at:
             break
     assert at > 20
-
-
-def test_many_runs_at_once() -> None:
-    engines = [start(source(20), function(), serial(), cpu_budget=2) for _ in range(12)]
-    for value in range(20):
-        items = [engine.next_item() for engine in engines]
-        assert [item and value_of(item.chunk) for item in items] == [value] * 12
-    for engine in engines:
-        engine.close()
-
-
-def test_a_run_inside_of_a_function_of_another() -> None:
-    def nested(batch: pa.RecordBatch) -> pa.RecordBatch:
-        assert values_from(source(5), function(), serial()) == list(range(5))
-        return batch
-
-    # Its cost is unknown, as that of each function: calls that compute would wait for turns that they hold themselves.
-    assert values_from(source(20), function(nested, cost="unknown"), cpu_budget=3) == list(range(20))
 
 
 def test_next_below_its_own_run_is_an_error_and_no_deadlock() -> None:
