@@ -333,12 +333,12 @@ def test_an_interrupt_at_any_point_of_the_consumer_ends_the_run() -> None:
         dataset = af.range(140_000).map(_same, num_parallel_calls=2).batch(70_000).repeat(2).to_numpy()
         iterator = iter(dataset)
         found: list[int] = []
-        try:
-            with interrupted(at, INTERRUPTS[at % 2]) as interrupter:
+        with interrupted(at, INTERRUPTS[at % 2]) as interrupter:
+            try:
                 while (batch := next(iterator, None)) is not None:
                     found.append(int(batch["id"][0]))
-        except (KeyboardInterrupt, Preempted):
-            hits += 1
+            except (KeyboardInterrupt, Preempted):
+                hits += 1
         batch = None
         if interrupter.points < at:
             break
