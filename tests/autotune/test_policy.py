@@ -383,6 +383,16 @@ def test_a_lock_that_was_found_is_known_in_the_next_run() -> None:
 # ---------------------------------------------------------------- purity
 
 
+def test_calls_that_wait_and_compute_more_than_the_budget_together_are_taken_back() -> None:
+    policy, found = Policy({}), list[StageLimits]()
+    for now in (1.0, 1.5, 2.0, 2.5):
+        seconds = {"busy_seconds": 20 * now, "cpu_seconds": 3 * now}
+        part = stage("map", weight=0.15, max_calls=20, calls=round(100 * now), running=20, **seconds)
+        found += policy.step(sample(now, part, waited_seconds=now, chunks=round(100 * now))).values()
+    fitted = [limits.reason for limits in found if limits.max_calls == 13]
+    assert "20.0 calls in flight take 3.0 cores of 2" in fitted, found
+
+
 @named(["sleeping map", "map that holds the lock", "map that waits half of the time"])
 def test_the_same_samples_give_the_same_settings(pipeline: Pipeline) -> None:
     run = pipeline.tuned(noise=0.05).run(4)

@@ -203,11 +203,15 @@ def test_workers_take_over_while_a_call_of_the_consumers_waits_for_others() -> N
 def test_a_guard_that_saw_progress_is_followed_by_another() -> None:
     """Else nobody would be there when a later call waits for others."""
     guards: list[str] = []
+    others: list[str] = []
     with closing(resting(cost="unknown")) as engine:
-        guard = Worker(lambda: None, "guard")
+        guard, beside = Worker(lambda: None, "guard"), Worker(lambda: None, "beside")
+        beside.parking = Mock(acquire=lambda timeout: others.append(beside.state.name))
 
         def wake_after_progress(timeout: float) -> bool:
             guards.append(guard.state.name)
+            with engine.lock:
+                engine.pool._rest(beside)
             engine.next_item()
             return False
 
@@ -217,6 +221,7 @@ def test_a_guard_that_saw_progress_is_followed_by_another() -> None:
             assert engine.consumer.rests_workers, "it did not take over"
             engine.pool._rest(guard)
     assert guards == ["GUARDING", "GUARDING"]
+    assert others == ["PARKED", "PARKED"], "one guard is enough"
 
 
 def test_a_run_describes_itself() -> None:
