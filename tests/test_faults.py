@@ -134,12 +134,21 @@ def open_when_reached(gate: Gate) -> None:
     gate.open()
 
 
-every = pytest.mark.parametrize("name", OPERATORS)
-everywhere = pytest.mark.parametrize("setting", SETTINGS)
+def every(turn: int) -> pytest.MarkDecorator:
+    """Returns the cases of a test: each operator quickly in one setting, which is another one in each test."""
+    return pytest.mark.parametrize(
+        ("name", "setting"),
+        [
+            pytest.param(
+                name, setting, marks=pytest.mark.slow if (number + place + turn) % len(SETTINGS) else ()
+            )
+            for number, name in enumerate(OPERATORS)
+            for place, setting in enumerate(SETTINGS)
+        ],
+    )
 
 
-@everywhere
-@every
+@every(0)
 @pytest.mark.usefixtures("nothing_left")
 def test_one_error_in_its_place(name: str, setting: str) -> None:
     wanted = expected(name)
@@ -158,8 +167,7 @@ def test_one_error_in_its_place(name: str, setting: str) -> None:
         error = None
 
 
-@everywhere
-@every
+@every(1)
 @pytest.mark.usefixtures("nothing_left")
 def test_rows_that_are_late_come_in_their_place(name: str, setting: str) -> None:
     wanted, gate = expected(name), Gate()
@@ -174,8 +182,7 @@ def test_rows_that_are_late_come_in_their_place(name: str, setting: str) -> None
     del found
 
 
-@everywhere
-@every
+@every(2)
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.filterwarnings("ignore:.*did not return within close_timeout")
 def test_a_run_that_hangs_is_closed(name: str, setting: str) -> None:
@@ -208,8 +215,7 @@ def test_a_run_that_hangs_is_closed(name: str, setting: str) -> None:
     ended.clear()  # which the error refers to, by its frames
 
 
-@everywhere
-@every
+@every(3)
 @pytest.mark.usefixtures("nothing_left")
 def test_a_run_that_nobody_wants_any_more(name: str, setting: str) -> None:
     running: Any = iter(OPERATORS[name](source(healthy)).with_options(SETTINGS[setting](name)))

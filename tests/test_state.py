@@ -402,7 +402,11 @@ def by_inner(value: Any) -> Any:
     return keep
 
 
-@pytest.mark.parametrize("make", [by_closure, by_default, by_keyword, by_partial, by_inner])
+@pytest.mark.parametrize("make", [by_default, by_keyword, by_partial, by_inner])
+def test_a_changed_value_warns_wherever_it_is(make: Any) -> None:
+    assert code_digest(make(3)) == code_digest(make(3)) != code_digest(make(2))
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -420,9 +424,9 @@ def by_inner(value: Any) -> Any:
     ],
     ids=str,
 )
-def test_a_changed_value_warns(make: Any, one: Any, other: Any) -> None:
-    assert code_digest(make(one)) == code_digest(make(copy.deepcopy(one)))
-    assert code_digest(make(one)) != code_digest(make(other))
+def test_a_changed_value_warns(one: Any, other: Any) -> None:
+    assert code_digest(by_closure(one)) == code_digest(by_closure(copy.deepcopy(one)))
+    assert code_digest(by_closure(one)) != code_digest(by_closure(other))
 
 
 def test_a_changed_value_of_a_closure_warns() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,20 +55,23 @@ def beside(path: Path) -> set[str]:
     return {each.name for each in path.parent.iterdir()} - {path.name}
 
 
-def num_steps(steps: Steps, path: Path) -> int:
-    write(path, 4)
+def each_step(steps: Steps, folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yields each step of an overwrite, counted anew, with a dataset of four rows to overwrite."""
+    write(folder / "old" / "out", 4)
+    shutil.copytree(folder / "old", folder / "clean")
     steps.names.clear()
-    write(path, 9, overwrite=True)
-    return len(steps.names)
+    write(folder / "clean" / "out", 9, overwrite=True)
+    for number in range(len(steps.names)):
+        shutil.copytree(folder / "old", folder / str(number))
+        steps.names.clear()
+        yield number, folder / str(number) / "out"
+        steps.hook = nothing
 
 
 def test_a_whole_overwrite_between_any_two_steps_of_another(tmp_path: Path, steps: Steps) -> None:
     """The last one to finish is seen, and both have written what they were told."""
     outcomes = set()
-    for number in range(num_steps(steps, tmp_path / "clean" / "out")):
-        steps.hook = nothing
-        path = tmp_path / str(number) / "out"
-        write(path, 4)
+    for number, path in each_step(steps, tmp_path):
         is_done = [False]
 
         def other(path: Path = path, is_done: list[bool] = is_done) -> None:
@@ -75,7 +79,6 @@ def test_a_whole_overwrite_between_any_two_steps_of_another(tmp_path: Path, step
             write(path, 6, overwrite=True)
             assert look(path) == list(range(6))
 
-        steps.names.clear()
         steps.hook = once_behind(number, other)
         write(path, 9, overwrite=True)
         assert look(path) == list(range(6 if is_done[0] else 9))
@@ -85,16 +88,12 @@ def test_a_whole_overwrite_between_any_two_steps_of_another(tmp_path: Path, step
 
 
 def test_a_writer_between_any_two_steps_of_an_overwrite_is_refused(tmp_path: Path, steps: Steps) -> None:
-    for number in range(num_steps(steps, tmp_path / "clean" / "out")):
-        steps.hook = nothing
-        path = tmp_path / str(number) / "out"
-        write(path, 4)
+    for number, path in each_step(steps, tmp_path):
 
         def other(path: Path = path) -> None:
             refused(af.WriteError, lambda: write(path, 6), "overwrite=True")
             assert look(path) in (OLD, list(range(9)))
 
-        steps.names.clear()
         steps.hook = once_behind(number, other)
         write(path, 9, overwrite=True)
         assert look(path) == list(range(9))
@@ -103,10 +102,7 @@ def test_a_writer_between_any_two_steps_of_an_overwrite_is_refused(tmp_path: Pat
 
 def test_an_overwrite_that_waits_at_any_step_while_another_one_runs(tmp_path: Path, steps: Steps) -> None:
     """Nobody takes its shards for a leftover, whatever it is at."""
-    for number in range(num_steps(steps, tmp_path / "clean" / "out")):
-        steps.hook = nothing
-        path = tmp_path / str(number) / "out"
-        write(path, 4)
+    for number, path in each_step(steps, tmp_path):
         gate = Gate()
         waiting = threading.Thread(target=write, args=(path, 9), kwargs={"overwrite": True})
         numbers = itertools.count()
@@ -191,12 +187,8 @@ def test_the_next_write_removes_what_a_crash_at_any_step_has_left(
     tmp_path: Path, steps: Steps, overwrites: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever does not overwrite gets back what was there before."""
-    count = num_steps(steps, tmp_path / "clean" / "out")
     between = 0
-    for number in range(count):
-        path = tmp_path / str(number) / "out"
-        steps.hook = nothing
-        write(path, 4)
+    for number, path in each_step(steps, tmp_path):
 
         def crash(step: int, done: bool, number: int = number) -> None:
             if step == number and done:
@@ -204,7 +196,6 @@ def test_the_next_write_removes_what_a_crash_at_any_step_has_left(
 
         with monkeypatch.context() as patch:
             patch.setattr(targets.LocalFolder, "discard", lambda self: None)
-            steps.names.clear()
             steps.hook = crash
             with pytest.raises(KeyboardInterrupt):
                 write(path, 9, overwrite=True)

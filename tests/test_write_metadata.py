@@ -57,8 +57,10 @@ def sources(folder: Path) -> dict[str, af.Dataset]:
     }
 
 
-@pytest.mark.parametrize("write", ["write_parquet", "write_ipc"])
-@pytest.mark.parametrize("source", ["parquet", "ipc", "memory"])
+@pytest.mark.parametrize(
+    ("source", "write"),
+    [("parquet", "write_parquet"), ("ipc", "write_ipc"), ("memory", "write_parquet")],
+)
 @pytest.mark.parametrize(
     ("change", "keys"),
     [

@@ -1,30 +1,20 @@
-"""Writers to object stores: s3fs and pyarrow's own client against a server, and stores of fsspec."""
+"""Writers to object stores: s3fs and pyarrow's own client against a server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
 import arrowflow as af
-from arrowflow.write import Written
 from tests.ops.tables import ids, refused
 from tests.servers.s3 import S3Server
+from tests.test_write import FORMATS, read, write
 
-FORMATS = ["parquet", "ipc"]
 CLIENTS = ["s3fs", "native"]
-
-
-def write(format: str, ds: af.Dataset, path: str, **arguments: Any) -> Written:
-    return (ds.write_parquet if format == "parquet" else ds.write_ipc)(path, **arguments)
-
-
-def read(format: str, path: str, **arguments: Any) -> af.Dataset:
-    return (af.read_parquet if format == "parquet" else af.read_ipc)(path, **arguments)
 
 
 def client_of(server: S3Server, name: str) -> Any:
@@ -83,10 +73,7 @@ def test_a_client_of_s3fs_sees_what_others_wrote_meanwhile(s3_server: S3Server) 
     )
 
 
-@pytest.mark.parametrize("step", ["mv", "rm"])
-def test_nothing_half_written_is_visible_in_s3(
-    s3_server: S3Server, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_half_written_is_visible_in_s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     client, other = client_of(s3_server, "s3fs"), client_of(s3_server, "native")
     place = f"{s3_server.bucket()}/out"
     seen: list[list[int] | None] = []
@@ -106,23 +93,10 @@ def test_nothing_half_written_is_visible_in_s3(
 
         return watch
 
-    monkeypatch.setattr(client, step, watched(getattr(client, step)))
+    for step in ("mv", "rm"):
+        monkeypatch.setattr(client, step, watched(getattr(client, step)))
     af.range(5).write_parquet(place, shard_rows=2, filesystem=client)
     look()
     assert seen[0] is None
     assert seen[-1] == list(range(5))
     assert all(found in (None, list(range(5))) for found in seen)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_shards_in_memory(format: str) -> None:
-    memory = fsspec.filesystem("memory")
-    place = f"memory://stores/{format}"
-    try:
-        write(format, af.range(9), place, shard_rows=4)
-        assert ids(read(format, place)) == list(range(9))
-        write(format, af.range(2), place, overwrite=True)
-        assert ids(read(format, place)) == [0, 1]
-        assert len(memory.find("/stores")) == 1
-    finally:
-        memory.rm("/stores", recursive=True)
