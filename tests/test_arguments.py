@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
@@ -119,17 +120,18 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 def arguments(is_meant: Callable[[Callable[..., Any], inspect.Parameter], bool]) -> list[Any]:
-    """Returns public functions with those of their arguments that are meant."""
+    """Returns public functions with the names of those of their arguments that are meant."""
     makers = [af.Dataset, af.Iterator, type(af.range(1).to_numpy())]
     methods = [getattr(maker, name) for maker in makers for name in dir(maker) if not name.startswith("_")]
     functions = [getattr(af, name) for name in af.__all__ if name.islower()]
-    return [
-        pytest.param(function, each.name, id=f"{function.__qualname__}-{each.name}")
-        for function in (*methods, *functions, af.Options)
-        if inspect.isfunction(function) or function is af.Options
-        for each in inspect.signature(function).parameters.values()
-        if is_meant(function, each)
-    ]
+    found = []
+    for function in (*methods, *functions, af.Options):
+        if inspect.isfunction(function) or function is af.Options:
+            parameters = inspect.signature(function).parameters.values()
+            names = [each.name for each in parameters if is_meant(function, each)]
+            marks = pytest.mark.slow if function.__name__ == "to_tf" else ()  # it imports TensorFlow
+            found += [pytest.param(function, names, id=function.__qualname__, marks=marks)] if names else []
+    return found
 
 
 def is_flag(function: Callable[..., Any], argument: inspect.Parameter) -> bool:
@@ -171,10 +173,10 @@ def called(function: Callable[..., Any], tmp_path: Path, argument: str, value: o
     )
 
 
-@pytest.mark.parametrize(("function", "flag"), arguments(is_flag))
-def test_a_flag_is_true_or_false(function: Callable[..., Any], flag: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("function", "flags"), arguments(is_flag))
+def test_a_flag_is_true_or_false(function: Callable[..., Any], flags: list[str], tmp_path: Path) -> None:
     given: list[Any] = ["no", "x", 1, 0, [], np.array([True])]
-    for value in given:
+    for flag, value in itertools.product(flags, given):
         with pytest.raises(af.PlanError, match=f"{flag} is True or False, got"):
             called(function, tmp_path, flag, value)
 
@@ -199,10 +201,10 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize(("function", "argument"), arguments(is_checked))
+@pytest.mark.parametrize(("function", "names"), arguments(is_checked))
 def test_an_array_is_taken_or_refused_by_an_error_of_ours(
-    function: Callable[..., Any], argument: str, tmp_path: Path
+    function: Callable[..., Any], names: list[str], tmp_path: Path
 ) -> None:
-    for value in ARRAYS:
+    for argument, value in itertools.product(names, ARRAYS):
         with suppress(af.ArrowflowError):
             called(function, tmp_path, argument, value)
