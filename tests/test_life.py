@@ -376,7 +376,7 @@ def test_a_generator_source_is_closed_with_the_run(files: Path) -> None:
 
 
 def test_many_iterators_at_once(files: Path) -> None:
-    iterators = [iter(pipeline(files).to_numpy()) for _ in range(8)]
+    iterators = [iter(pipeline(files).to_numpy()) for _ in range(4)]
     first = [next(iterator)["x"].tolist() for iterator in iterators]
     assert all(values == first[0] for values in first)
     for iterator in iterators:
