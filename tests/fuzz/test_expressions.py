@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,22 +14,30 @@ from hypothesis import strategies as st
 import arrowflow as af
 from tests.effort import scaled
 from tests.fuzz import arrow_calls, polars_calls
-from tests.fuzz.calls import CALLS, NAMESPACES, TABLE, Call
-from tests.fuzz.cases import Case, pipelines, single_steps
+from tests.fuzz.calls import CALLS, NAMESPACES, TABLE
+from tests.fuzz.cases import Case, Step, pipelines, together
 from tests.fuzz.columns import SCHEMA
-from tests.fuzz.expressions import expressions, source_of
+from tests.fuzz.expressions import Made, expressions, source_of
 
 DRAWN_SLOWLY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+TOGETHER = 12
+"""Calls of one step, of which the run costs little more than that of one call."""
 WRITTEN_FOR = {"polars": "2.1", "pyarrow": "26.0"}
 """Versions of which the tables name all functions; for others, the tests of that are skipped."""
 
 
-@pytest.mark.parametrize("call", CALLS, ids=str)
-@settings(max_examples=scaled(4), suppress_health_check=DRAWN_SLOWLY, database=None)
+@pytest.mark.parametrize("first", range(0, len(CALLS), TOGETHER))
+@settings(max_examples=scaled(20), suppress_health_check=DRAWN_SLOWLY, database=None)
 @given(data=st.data())
-def test_each_call_gives_what_its_engine_gives(call: Call, data: st.DataObject) -> None:
-    case = data.draw(single_steps(expressions(call.engine, call, depth=1)), "case")
-    case.check()
+def test_calls_give_what_their_engines_give(first: int, data: st.DataObject) -> None:
+    """Two examples at least unless it is quick: Hypothesis begins with the simplest one, which is two rows of nulls."""
+    calls = CALLS[first : first + TOGETHER]
+    case: Case = data.draw(together([expressions(call.engine, call, depth=1) for call in calls]), "case")
+    case.check_apart()
+    flags = [one for step in case.steps for one in step.made.values() if one.type == pa.bool_()]
+    if flags:
+        flag: Made = data.draw(st.sampled_from(flags), "predicate")
+        replace(case, steps=[Step("filter", {"": flag})]).check()
 
 
 @settings(max_examples=scaled(100), suppress_health_check=DRAWN_SLOWLY, database=None)
