@@ -15,16 +15,11 @@ import pytest
 import arrowflow as af
 from arrowflow.errors import PlanError
 from arrowflow.plan.access import position_at
-from tests.ops.ranks.pipelines import documents, doubled, write_shards
+from tests.ops.ranks.pipelines import documents, doubled
 
 pytestmark = pytest.mark.any_version
 
 Make = Callable[[Path], af.Dataset]
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("shards"))
 
 
 def of(path: Path) -> af.Dataset:
@@ -48,8 +43,8 @@ PLANS: dict[str, Make] = {
     "selectors": lambda path: (
         of(path).with_columns(s=pl.sum_horizontal(pl.selectors.all())).filter(pl.col("s") % 2 == 0).batch(9)
     ),
-    "shuffle": lambda path: of(path).shuffle(200, seed=3).batch(32),
-    "global shuffle of a part": lambda path: of(path).skip(100).take(1000).shuffle(50, seed=1).batch(7),
+    "shuffle": lambda path: of(path).shuffle(60, seed=3).batch(32),
+    "global shuffle of a part": lambda path: of(path).skip(100).take(600).shuffle(50, seed=1).batch(7),
     "filter": lambda path: of(path).filter(pl.col("id") % 7 == 3).shuffle(100, seed=1).batch(8),
     "counted": lambda path: counted(path).shuffle(100, seed=1).batch(8, drop_remainder=True),
     "random function": lambda path: of(path).map(half, seed=1).batch(16),
@@ -64,13 +59,7 @@ PLANS: dict[str, Make] = {
 }
 KEEPS_COLUMNS = PLANS.keys() - {"bucket"}
 SEEKS = {
-    "plain",
-    "select",
-    "shuffle",
-    "global shuffle of a part",
-    "counted",
-    "lanes",
-    "counted lanes",
+    *("plain", "select", "shuffle", "global shuffle of a part", "counted", "lanes", "counted lanes"),
     "filled up",
 }
 
