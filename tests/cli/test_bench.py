@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.cli import bench
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.any_version
 
@@ -47,7 +47,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "job_of_bench"
 
 
-def test_whole_epochs_and_bare_decoding(job: str, answer: Callable[..., Any]) -> None:
+def test_whole_epochs_and_bare_decoding(job: str, answer: Run) -> None:
     found = answer("bench", f"{job}:dataset", "--seconds", "0.1")
     assert found["epochs"] >= 1
     assert found["epochs"] * 1000 <= found["rows"] <= (found["epochs"] + 1) * 1000
@@ -56,21 +56,19 @@ def test_whole_epochs_and_bare_decoding(job: str, answer: Callable[..., Any]) ->
     assert "read_parquet" in found["stages"][0]["operators"] and found["bottleneck"]
 
 
-def test_an_endless_pipeline_ends_with_the_time(job: str, run: Callable[..., Any]) -> None:
+def test_an_endless_pipeline_ends_with_the_time(job: str, run: Run) -> None:
     text = run("bench", f"{job}:made", "--seconds", "0.1").stdout
     assert "0 whole epochs" in text and "no epoch ended in that time" in text
 
 
-def test_a_loader_is_measured_as_it_is(job: str, run: Callable[..., Any]) -> None:
+def test_a_loader_is_measured_as_it_is(job: str, run: Run) -> None:
     lines = run("bench", f"{job}:loader", "--seconds", "0.1", "--live", "--verbose").stdout.splitlines()
     assert lines[0].split()[1] == "rows/s:"
     assert any(line.startswith("1. ") for line in lines)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("loader", 1000), ("empty", 0)])
-def test_a_report_is_of_one_more_epoch(
-    name: str, rows: int, job: str, run: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_report_is_of_one_more_epoch(name: str, rows: int, job: str, run: Run, tmp_path: Path) -> None:
     text = run("bench", f"{job}:{name}", "--seconds", "0.1", "--report", "run.html").stdout
     assert text.endswith("\none more epoch is in the report run.html\n")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
@@ -78,7 +76,7 @@ def test_a_report_is_of_one_more_epoch(
     assert ("<h2>Timeline</h2>" in page) == (rows > 0)
 
 
-def test_a_report_without_a_folder_is_refused_before_anything_runs(job: str, run: Callable[..., Any]) -> None:
+def test_a_report_without_a_folder_is_refused_before_anything_runs(job: str, run: Run) -> None:
     error = run("bench", f"{job}:fails", "--report", "none/run.html", code=1).stderr
     assert error == "arrowflow: bench: there is no folder 'none' for the report; make it first\n"
 
@@ -94,7 +92,7 @@ def test_a_report_without_a_folder_is_refused_before_anything_runs(job: str, run
         ("job_of_bench.py", "module:name"),
     ],
 )
-def test_other_names_are_explained(name: str, text: str, job: str, run: Callable[..., Any]) -> None:
+def test_other_names_are_explained(name: str, text: str, job: str, run: Run) -> None:
     assert text in run("bench", name, code=2).stderr
 
 

@@ -60,11 +60,7 @@ main()
 @pytest.mark.parametrize("kind", ["closed", "full", "ascii"])
 def test_any_output_is_a_result_or_one_line(kind: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("é\n")
-    command = {
-        "closed": [">&-"],
-        "full": [">/dev/full"],
-        "ascii": [],
-    }[kind]
+    command = {"closed": [">&-"], "full": [">/dev/full"], "ascii": []}[kind]
     if kind == "full" and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     words = [shlex.quote(sys.executable), "-m", "arrowflow", "head", shlex.quote(str(tmp_path)), *command]

@@ -4,12 +4,12 @@ import base64
 import datetime
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
+
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.any_version
 
@@ -41,19 +41,19 @@ def file(tmp_path: Path) -> Path:
         "price IS NULL OR name LIKE '%b'",
     ],
 )
-def test_where_means_what_sql_means(where: str, file: Path, run: Callable[..., Any]) -> None:
+def test_where_means_what_sql_means(where: str, file: Path, run: Run) -> None:
     lines = run("head", file, "--where", where, "--columns", "name, price", "--json").stdout.splitlines()
     wanted = pl.SQLContext(rows=FRAME).execute(f"SELECT name, price FROM rows WHERE {where}").collect()
     assert [json.loads(line) for line in lines] == wanted.to_dicts()
 
 
 @pytest.mark.parametrize("text", ["", " , "])
-def test_columns_name_a_column(text: str, file: Path, run: Callable[..., Any]) -> None:
+def test_columns_name_a_column(text: str, file: Path, run: Run) -> None:
     """As where a variable of the shell is not set."""
     assert "--columns names no column" in run("head", file, "--columns", text, code=2).stderr
 
 
-def test_names_with_commas_stand_in_quotes(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_names_with_commas_stand_in_quotes(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "rows.parquet"
     pl.DataFrame({"a": [1], "b, c": [2], "d": [3]}).write_parquet(file)
     for text, names in (
@@ -68,7 +68,7 @@ def test_names_with_commas_stand_in_quotes(tmp_path: Path, run: Callable[..., An
     assert found == {'q"': 3, " x\n": 2, "": 1}
 
 
-def test_advice_for_readers_says_that_it_is_of_python(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_advice_for_readers_says_that_it_is_of_python(tmp_path: Path, run: Run) -> None:
     for number, names in enumerate(("ab", "a")):
         pl.DataFrame({name: [1] for name in names}).write_parquet(tmp_path / f"{number}.parquet")
     error = run("head", tmp_path, code=1).stderr
@@ -80,14 +80,14 @@ def test_advice_for_readers_says_that_it_is_of_python(tmp_path: Path, run: Calla
         assert "Python" not in run("head", path, code=1).stderr
 
 
-def test_json_has_dates_and_bytes_as_texts(file: Path, run: Callable[..., Any]) -> None:
+def test_json_has_dates_and_bytes_as_texts(file: Path, run: Run) -> None:
     first, second = map(json.loads, run("head", file, "-n", 2, "--json").stdout.splitlines())
     assert first["day"] == "2024-01-01"
     assert base64.b64decode(first["image"]) == b"\x00\xff"
     assert second["price"] is None
 
 
-def test_json_has_no_nan(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_json_has_no_nan(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "rows.parquet"
     pl.DataFrame({"x": [math.nan, 1.5], "y": [[math.inf, None], [-math.inf]]}).write_parquet(file)
     lines = run("head", file, "--json").stdout.splitlines()
@@ -95,7 +95,7 @@ def test_json_has_no_nan(tmp_path: Path, run: Callable[..., Any]) -> None:
     assert found == [{"x": "NaN", "y": ["Infinity", None]}, {"x": 1.5, "y": ["-Infinity"]}]
 
 
-def test_a_table_has_the_first_rows(file: Path, run: Callable[..., Any]) -> None:
+def test_a_table_has_the_first_rows(file: Path, run: Run) -> None:
     lines = run("head", file, "-n", 3).stdout.splitlines()
     assert [line.split() for line in lines[2:]] == [
         ["1.5", "a", "2024-01-01", "2", "bytes"],
@@ -105,7 +105,7 @@ def test_a_table_has_the_first_rows(file: Path, run: Callable[..., Any]) -> None
     assert run("head", file, "--where", "price > 100").stdout == "no rows\n"
 
 
-def test_many_columns_become_lines(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_many_columns_become_lines(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "wide.parquet"
     pl.DataFrame({f"column {number}": range(20) for number in range(40)}).write_parquet(file)
     lines = run("head", file, "-n", 20).stdout.splitlines()
@@ -114,11 +114,11 @@ def test_many_columns_become_lines(tmp_path: Path, run: Callable[..., Any]) -> N
 
 
 @pytest.mark.parametrize("where", ["price >", "pric > 3", "price > AVG(price)"])
-def test_other_expressions_are_refused(where: str, file: Path, run: Callable[..., Any]) -> None:
+def test_other_expressions_are_refused(where: str, file: Path, run: Run) -> None:
     assert run("head", file, "--where", where, code=2).stderr.startswith("arrowflow: ")
 
 
-def test_codes_of_a_terminal_are_shown_and_not_sent(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_codes_of_a_terminal_are_shown_and_not_sent(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "codes.parquet"
     pl.DataFrame({"\x1b[31mred": ["[bold]\x1b[2J"]}).write_parquet(file)
     text = run("head", file).stdout

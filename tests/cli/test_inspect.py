@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.any_version
 
@@ -21,7 +21,7 @@ TABLE = pa.table(
 )
 
 
-def test_parquet_as_pyarrow_tells_it(tmp_path: Path, answer: Callable[..., Any]) -> None:
+def test_parquet_as_pyarrow_tells_it(tmp_path: Path, answer: Run) -> None:
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     pq.write_table(TABLE, files[0], row_group_size=300, compression="zstd", write_page_index=True)
     pq.write_table(TABLE, files[1], row_group_size=600, compression="snappy", write_statistics=False)
@@ -48,13 +48,13 @@ def test_parquet_as_pyarrow_tells_it(tmp_path: Path, answer: Callable[..., Any])
     assert vector["tensor_shape"] == [4]
 
 
-def test_files_with_other_columns_are_counted(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_files_with_other_columns_are_counted(tmp_path: Path, run: Run) -> None:
     for number in range(3):
         pq.write_table(TABLE.select(["x"] if number else ["x", "name"]), tmp_path / f"{number}.parquet")
     assert "2 files with other columns or types than the first" in run("inspect", tmp_path).stdout
 
 
-def test_the_formats_of_readers(tmp_path: Path, answer: Callable[..., Any]) -> None:
+def test_the_formats_of_readers(tmp_path: Path, answer: Run) -> None:
     rows = TABLE.select(["x", "name"])
     pyarrow.csv.write_csv(rows, tmp_path / "a.csv")
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink:
@@ -67,7 +67,7 @@ def test_the_formats_of_readers(tmp_path: Path, answer: Callable[..., Any]) -> N
     assert [column["name"] for column in csv["columns"]] == ["x", "name"]
 
 
-def test_tables_say_it_in_words(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_tables_say_it_in_words(tmp_path: Path, run: Run) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=400)
     lines = run("inspect", tmp_path / "a.parquet").stdout.splitlines()
     assert lines[0].startswith("1 parquet file, ") and lines[0].endswith(", 1,000 rows")
@@ -76,13 +76,13 @@ def test_tables_say_it_in_words(tmp_path: Path, run: Callable[..., Any]) -> None
     assert [line.split()[0] for line in lines[4:]] == ["x", "name", "vector"]
 
 
-def test_tables_of_one_row(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_tables_of_one_row(tmp_path: Path, run: Run) -> None:
     pq.write_table(TABLE.slice(0, 1), tmp_path / "a.parquet")
     lines = run("inspect", tmp_path / "a.parquet").stdout.splitlines()
     assert lines[0].endswith(", 1 row") and lines[1].startswith("1 row group: 1 row, ")
 
 
-def test_a_format_that_nothing_tells_is_asked_for(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_a_format_that_nothing_tells_is_asked_for(tmp_path: Path, run: Run) -> None:
     pq.write_table(TABLE, tmp_path / "data.parquet")
     (tmp_path / "data").write_bytes((tmp_path / "data.parquet").read_bytes())
     (tmp_path / "rows.csv").write_text("x\n1\n")
@@ -93,9 +93,7 @@ def test_a_format_that_nothing_tells_is_asked_for(tmp_path: Path, run: Callable[
     assert "images" in told and "delta" in told
 
 
-def test_files_whose_ending_tells_nothing_stand_beside_data(
-    tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any]
-) -> None:
+def test_files_whose_ending_tells_nothing_stand_beside_data(tmp_path: Path, run: Run, answer: Run) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet")
     (tmp_path / "README.md").write_text("What it is.")
     assert answer("inspect", tmp_path)["rows"] == 1000
@@ -106,7 +104,7 @@ def test_files_whose_ending_tells_nothing_stand_beside_data(
     assert "the directory has no files (" in run("inspect", tmp_path / "empty", code=1).stderr
 
 
-def test_folders_of_images(tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any]) -> None:
+def test_folders_of_images(tmp_path: Path, run: Run, answer: Run) -> None:
     for name, size in (("cat/a.jpg", 3), ("dog/b.png", 5)):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(bytes(size))
@@ -121,7 +119,7 @@ def test_folders_of_images(tmp_path: Path, run: Callable[..., Any], answer: Call
         assert "read_images reads no files of Parquet" in run(*command, code=2).stderr
 
 
-def test_plots_beside_data_and_tables_in_odd_folders(tmp_path: Path, answer: Callable[..., Any]) -> None:
+def test_plots_beside_data_and_tables_in_odd_folders(tmp_path: Path, answer: Run) -> None:
     (tmp_path / "data").mkdir()
     pq.write_table(TABLE, tmp_path / "data" / "a.parquet")
     (tmp_path / "data" / "plot.png").write_bytes(b"pixels")
@@ -131,7 +129,7 @@ def test_plots_beside_data_and_tables_in_odd_folders(tmp_path: Path, answer: Cal
     assert answer("inspect", tmp_path / "sales.parquet")["rows"] == 1000
 
 
-def test_tables_of_lance(tmp_path: Path, run: Callable[..., Any], answer: Callable[..., Any]) -> None:
+def test_tables_of_lance(tmp_path: Path, run: Run, answer: Run) -> None:
     lance = pytest.importorskip("lance")
     written = lance.write_dataset(TABLE, tmp_path / "table")
     written.delete("x < 100")
@@ -144,7 +142,7 @@ def test_tables_of_lance(tmp_path: Path, run: Callable[..., Any], answer: Callab
     assert "a table of Lance is one folder, got 2 paths" in two
 
 
-def test_failures_are_one_line_and_a_code(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_failures_are_one_line_and_a_code(tmp_path: Path, run: Run) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"no Parquet")
     for path in (tmp_path / "bad.parquet", tmp_path / "none.parquet"):
         error = run("inspect", path, code=1).stderr
@@ -154,7 +152,7 @@ def test_failures_are_one_line_and_a_code(tmp_path: Path, run: Callable[..., Any
     )
 
 
-def test_a_delta_table_by_its_folder(tmp_path: Path, answer: Callable[..., Any]) -> None:
+def test_a_delta_table_by_its_folder(tmp_path: Path, answer: Run) -> None:
     delta = pytest.importorskip("deltalake")
     for part in range(2):
         delta.write_deltalake(tmp_path / "table", TABLE.select(["x"]).slice(part * 300, 300), mode="append")

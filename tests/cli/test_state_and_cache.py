@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import polars as pl
 import pytest
 
 import arrowflow as af
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.any_version
 
@@ -21,7 +21,7 @@ def state_after(batches: int) -> dict[str, Any]:
         return iterator.state_dict()
 
 
-def test_a_state_says_where_it_goes_on(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_a_state_says_where_it_goes_on(tmp_path: Path, run: Run) -> None:
     (tmp_path / "state.json").write_text(json.dumps(state_after(3)))
     lines = run("state", "show", tmp_path / "state.json").stdout.splitlines()
     assert lines[0] == "epoch 0, 3 batches delivered"
@@ -29,7 +29,7 @@ def test_a_state_says_where_it_goes_on(tmp_path: Path, run: Callable[..., Any]) 
     assert "size=100, seed=7" in lines[6]
 
 
-def test_states_within_a_checkpoint_are_found(tmp_path: Path, answer: Callable[..., Any]) -> None:
+def test_states_within_a_checkpoint_are_found(tmp_path: Path, answer: Run) -> None:
     checkpoint = {"step": 3, "loaders": [state_after(1), {"inner": state_after(2)}]}
     (tmp_path / "all.json").write_text(json.dumps(checkpoint))
     found = answer("state", "show", tmp_path / "all.json")
@@ -37,7 +37,7 @@ def test_states_within_a_checkpoint_are_found(tmp_path: Path, answer: Callable[.
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "no JSON", json.dumps({**state_after(2), "batches": 9})])
-def test_what_is_no_whole_state_fails(text: str, tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_what_is_no_whole_state_fails(text: str, tmp_path: Path, run: Run) -> None:
     (tmp_path / "state.json").write_text(text)
     assert "state.json" in run("state", "show", tmp_path / "state.json", code=1).stderr
     assert "cannot be read" in run("state", "show", tmp_path / "none.json", code=1).stderr
@@ -51,9 +51,7 @@ def cache(tmp_path: Path) -> Path:
     return folder
 
 
-def test_entries_are_those_of_cache_info(
-    cache: Path, run: Callable[..., Any], answer: Callable[..., Any]
-) -> None:
+def test_entries_are_those_of_cache_info(cache: Path, run: Run, answer: Run) -> None:
     entries = af.cache_info(cache)
     listed = answer("cache", "ls", cache)
     assert [(each["fingerprint"], each["num_rows"], each["complete"]) for each in listed] == [
@@ -69,13 +67,13 @@ def test_entries_are_those_of_cache_info(
 
 
 @pytest.mark.parametrize("action", ["ls", "info", "clear"])
-def test_a_folder_that_is_not_there_fails(action: str, tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_a_folder_that_is_not_there_fails(action: str, tmp_path: Path, run: Run) -> None:
     more = ["--yes"] if action == "clear" else []
     assert "no folder" in run("cache", action, tmp_path / "none", *more, code=1).stderr
 
 
 @pytest.mark.parametrize("action", ["ls", "info"])
-def test_a_folder_without_entries_says_so(action: str, tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_a_folder_without_entries_says_so(action: str, tmp_path: Path, run: Run) -> None:
     said = f"no finished entries in {tmp_path}".split()
     assert run("cache", action, tmp_path).stdout.split() == said
     with iter(af.from_generator(lambda: iter([{"x": 1}] * 50)).cache(tmp_path).batch(10)) as filling:
@@ -83,13 +81,13 @@ def test_a_folder_without_entries_says_so(action: str, tmp_path: Path, run: Call
         assert run("cache", action, tmp_path).stdout.split() == said
 
 
-def test_a_damaged_description_is_a_finding(cache: Path, run: Callable[..., Any]) -> None:
+def test_a_damaged_description_is_a_finding(cache: Path, run: Run) -> None:
     Path(af.cache_info(cache)[0].path, "entry.json").write_text("{")
     damaged = [entry.problem for entry in af.cache_info(cache) if entry.problem]
     assert len(damaged) == 1 and damaged[0] in run("cache", "info", cache, code=1).stdout
 
 
-def test_clearing_all_asks_first(cache: Path, run: Callable[..., Any]) -> None:
+def test_clearing_all_asks_first(cache: Path, run: Run) -> None:
     run("cache", "clear", cache, code=1, input="n\n")
     assert len(af.cache_info(cache)) == 2
     assert "removed: 0 entries" in run("cache", "clear", cache, "--older-than", "7d").stdout
@@ -100,7 +98,7 @@ def test_clearing_all_asks_first(cache: Path, run: Callable[..., Any]) -> None:
     assert af.cache_info(cache) == []
 
 
-def test_the_lanes_of_a_rank_are_named(tmp_path: Path, answer: Callable[..., Any]) -> None:
+def test_the_lanes_of_a_rank_are_named(tmp_path: Path, answer: Run) -> None:
     with iter(af.range(1000).batch(16).split_by_rank(1, 2, lanes=4)) as iterator:
         next(iterator)
         (tmp_path / "rank.json").write_text(json.dumps(iterator.state_dict()))
