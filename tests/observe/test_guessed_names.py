@@ -39,20 +39,23 @@ CODE = {code: guess for guess, code in reversed(GUESSES.items())}
 
 PACKAGES = {
     "datasets.": "datasets",
-    "read_delta": "deltalake",
     "duckdb.": "duckdb",
-    "read_excel": "fastexcel",
-    "read_iceberg": "pyiceberg",
     "to_jax": "jax",
-    "to_pandas": "pandas",
     "to_tf": "tensorflow",
     "to_torch": "torch",
+    "read_delta": "deltalake",
+    "read_excel": "fastexcel",
+    "read_iceberg": "pyiceberg",
+    "to_pandas": "pandas",
     "from_pandas": "pandas",
 }
 """The package that a piece of code needs, by a part of the code."""
 
 SERVED = {"deltalake", "pyiceberg", "fastexcel", "datasets"}
 """Packages whose code would need files of their own, or a server."""
+
+FRAMEWORKS = {"jax", "tensorflow", "torch"}
+"""Packages that take seconds to import."""
 
 
 @pytest.fixture
@@ -63,28 +66,26 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     nested = pa.table({"s": [{"a": 1}, {"a": 2}], "tokens": [[1, 2], [3]]})
     with closing(sqlite3.connect(":memory:")) as connection:
         yield {
+            "af": af,
+            "pl": pl,
+            "pa": pa,
+            "pyarrow": pa,
+            "numpy": np,
+            "Path": Path,
             "ds": af.from_arrow(table),
-            "nested": af.from_arrow(nested),
             "more": af.from_arrow(table.slice(1)),
+            "data": table,
+            "n": 2,
+            "nested": af.from_arrow(nested),
             "labels": af.from_numpy({"label": [0, 1, 0]}),
             "choices": af.range(2),
             "frame": pl.DataFrame({"x": [1.0], "z": [7]}),
             "fn": lambda value: value,
-            "n": 2,
             "query": "select 1 as x",
             "connection": connection,
-            "data": table,
             "rows": [{"x": 1}],
             "array": np.arange(3),
-            "path": "data",
-            "folder": "data",
-            "name": "data",
-            "af": af,
-            "pl": pl,
-            "pa": pa,
-            "numpy": np,
-            "Path": Path,
-            "pyarrow": pa,
+            **dict.fromkeys(("path", "folder", "name"), "data"),
         }
 
 
@@ -116,14 +117,24 @@ def written(path: Path, guess: str) -> None:
         path.write_text("x\n1\n")
 
 
-@pytest.mark.parametrize(("code", "guess"), CODE.items(), ids=CODE.values())
+def pieces_of(code: str) -> list[str]:
+    return [piece for piece in re.findall(r"`([^`]+)`", code) if "(" in piece or piece.startswith("ds.")]
+
+
+def packages_of(code: str) -> set[str]:
+    return {package for part, package in PACKAGES.items() if part in code}
+
+
+def marked(code: str, guess: str) -> Any:
+    marks = [pytest.mark.slow] if FRAMEWORKS & packages_of(code) else []
+    return pytest.param(code, guess, id=code, marks=marks)
+
+
+@pytest.mark.parametrize(("code", "guess"), [marked(code, guess) for code, guess in CODE.items()])
 def test_the_code_for_a_guess_runs(code: str, guess: str, names: dict[str, Any], tmp_path: Path) -> None:
     written(tmp_path / "data", guess)
-    pieces = re.findall(r"`([^`]+)`", code)
-    runs = [piece for piece in pieces if "(" in piece or piece.startswith("ds.")]
-    assert runs, "the text has no code"
-    for piece in runs:
-        packages = [package for part, package in PACKAGES.items() if part in piece]
+    for piece in pieces_of(code):
+        packages = packages_of(piece)
         if SERVED.isdisjoint(packages) and all(map(importlib.util.find_spec, packages)):
             names |= {package: importlib.import_module(package) for package in packages}
             if "pandas" in packages:
@@ -133,11 +144,14 @@ def test_the_code_for_a_guess_runs(code: str, guess: str, names: dict[str, Any],
             value = eval(piece, names)  # the library's own table
             if isinstance(value, af.Dataset | Loader):
                 next(iter(value))
-        for module, name in re.findall(r"\b(ds|af|pl|pa)\.(\w+)", piece):
-            assert hasattr(names[module], name)
 
 
-def test_a_guess_is_no_name_that_exists() -> None:
+def test_names_in_the_code_exist_and_guesses_do_not() -> None:
+    owners = {"ds": af.Dataset, "af": af, "pl": pl, "pa": pa}
+    for code in CODE:
+        assert pieces_of(code), f"{code} has no code"
+        for module, name in re.findall(r"\b(ds|af|pl|pa)\.(\w+)", " ".join(pieces_of(code))):
+            assert hasattr(owners[module], name), code
     there = [name for name in OF_DATASET if hasattr(af.Dataset, name)]
     there += [name for name in OF_LIBRARY if hasattr(af, name)]
     assert not there, f"these exist now, so take them out of OF_DATASET and OF_LIBRARY: {there}"

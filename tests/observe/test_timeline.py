@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -141,12 +142,12 @@ def test_events_beyond_the_limit_are_counted(tmp_path: Path) -> None:
 
 
 def test_threads_record_at_once_and_lose_nothing(tmp_path: Path) -> None:
-    timeline = Timeline(max_events=3_000)
+    timeline = Timeline(max_events=300)
     together = threading.Barrier(4)
 
     def record(track: str) -> None:
         together.wait()
-        for place in range(1_000):
+        for place in range(100):
             timeline.span(track, "read", START + place, START + place + 1)
 
     threads = [threading.Thread(target=record, args=[f"w-{number}"]) for number in range(4)]
@@ -156,8 +157,8 @@ def test_threads_record_at_once_and_lose_nothing(tmp_path: Path) -> None:
         thread.join()
     trace = written(timeline, tmp_path)
     kept = len(events(trace, "X"))
-    assert 3_000 <= kept <= 3_003
-    assert kept + trace["otherData"]["dropped_events"] == 4_000
+    assert 300 <= kept <= 303
+    assert kept + trace["otherData"]["dropped_events"] == 400
 
 
 def test_nothing_recorded_is_a_file_without_events(tmp_path: Path) -> None:
@@ -208,10 +209,9 @@ def test_places_that_cannot_be_written_to(tmp_path: Path, name: str, message: st
 Span = tuple[str, str, float, float]
 
 
-@pytest.fixture(scope="module")
-def picture() -> None:
-    """Marks what needs Matplotlib."""
-    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
+drawn = pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed"
+)
 
 
 def trace_of(spans: Iterable[Span], epochs: Iterable[float] = (), dropped: int = 0) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def guide() -> Timeline:
     return timeline
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_the_picture_of_the_guide(tmp_path: Path) -> None:
     figure = plot_timeline(written(guide(), tmp_path))
     (ax,) = figure.axes
@@ -274,17 +274,16 @@ def test_the_picture_of_the_guide(tmp_path: Path) -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["in next()"]
 
 
-@pytest.mark.usefixtures("picture")
-@pytest.mark.parametrize("kind", [str, Path])
-def test_a_file_is_drawn_like_what_it_holds(tmp_path: Path, kind: type[str] | type[Path]) -> None:
+@drawn
+def test_a_file_is_drawn_like_what_it_holds(tmp_path: Path) -> None:
     guide().write(tmp_path / "trace.json")
-    figure = plot_timeline(kind(tmp_path / "trace.json"))
-    figure.savefig(tmp_path / "trace.png")
-    figure.savefig(tmp_path / "trace.svg")
-    assert titles(figure) == ["Open", "Read", "map", "Train"]
+    for path, image in ((str(tmp_path / "trace.json"), "trace.png"), (tmp_path / "trace.json", "trace.svg")):
+        figure = plot_timeline(path)
+        figure.savefig(tmp_path / image)
+        assert titles(figure) == ["Open", "Read", "map", "Train"]
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_parallel_calls_lie_in_lanes(tmp_path: Path) -> None:
     timeline = Timeline()
     timeline.span("w-0", "map", START + 0.0, START + 2.0)
@@ -301,7 +300,7 @@ def test_parallel_calls_lie_in_lanes(tmp_path: Path) -> None:
     assert figure.axes[0].get_xlabel() == "time in s"
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(1, 99)), min_size=1, max_size=40))
 def test_lanes_hold_every_call_once_and_are_no_more_than_needed(times: list[tuple[int, int]]) -> None:
     # Two pixels at least, so that none are merged.
@@ -316,7 +315,7 @@ def test_lanes_hold_every_call_once_and_are_no_more_than_needed(times: list[tupl
     assert len({top for top, *_ in drawn}) == most
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_rows_are_in_the_order_of_the_pipeline_however_they_started() -> None:
     names = ["wait", "step", "export", "shuffle", "filter+with_columns", "decode", "read", "open"]
     spans = [("w", name, float(place), place + 1.0) for place, name in enumerate(names)]
@@ -328,7 +327,7 @@ def test_rows_are_in_the_order_of_the_pipeline_however_they_started() -> None:
     assert bottom > top, "the first row is on top"
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_short_steps_are_left_out_but_never_the_training() -> None:
     short = ["open", "read", "decode", "map", "export", "step"]
     figure = plot_timeline(trace_of([*[("w", name, 0.0, 0.004) for name in short], ("w", "batch", 0.0, 1.0)]))
@@ -336,14 +335,14 @@ def test_short_steps_are_left_out_but_never_the_training() -> None:
     assert "under 2 % of the time each: Open, Read, Decode, map, Export" in figure.axes[0].get_xlabel()
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_a_consumer_that_only_waited_has_its_row() -> None:
     figure = plot_timeline(trace_of([("consumer", "wait", 0.0, 0.5)]))
     assert titles(figure) == ["Train"]
     assert figure.axes[0].get_title(loc="left") == "500.0 ms in total, 100 % of it in next()"
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_a_loop_that_waits_for_its_first_batch_alone_limits_itself() -> None:
     spans = [("w", "read", 0.0, 0.5), ("consumer", "wait", 0.0, 0.5), ("consumer", "step", 0.5, 0.7)]
     figure = plot_timeline(
@@ -353,7 +352,7 @@ def test_a_loop_that_waits_for_its_first_batch_alone_limits_itself() -> None:
     assert figure.axes[0].get_title(loc="left") == title
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_no_training_loop_no_row() -> None:
     figure = plot_timeline(trace_of([("w", "read", 0.0, 1.0)], dropped=1_234))
     assert titles(figure) == ["Read"]
@@ -361,9 +360,9 @@ def test_no_training_loop_no_row() -> None:
     assert figure.axes[0].get_xlabel() == "time in s\n1,234 later events were not kept"
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_many_calls_become_as_many_bars_as_there_are_pixels() -> None:
-    spans = [("w", "map", place * 1e-3, place * 1e-3 + 5e-4) for place in range(50_000)]
+    spans = [("w", "map", place * 1e-3, place * 1e-3 + 5e-4) for place in range(10_000)]
     figure = plot_timeline(trace_of(spans))
     width = figure.axes[0].bbox.width
     drawn = bars(figure, "map")
@@ -374,21 +373,21 @@ def test_many_calls_become_as_many_bars_as_there_are_pixels() -> None:
     assert 0.6 < opacities.min() <= opacities.max() < 0.7, "half of the time is idle"
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_a_call_under_a_pixel_is_seen() -> None:
     figure = plot_timeline(trace_of([("w", "step", 1.0, 1.0), ("w", "read", 0.0, 1_000.0)]))
     ((_, _, began, ended),) = bars(figure, "Train")
     assert ended - began == pytest.approx(1_000.0 / figure.axes[0].bbox.width, abs=1e-5)
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_many_epochs_keep_labels_that_have_room() -> None:
     epochs = [0.0, 10.0, 14.0, 14.5, 15.0]
     figure = plot_timeline(trace_of([("w", "read", 0.0, 100.0)], epochs))
     assert [text.get_text() for text in figure.axes[0].texts] == ["epoch 0", "1", "", "", "epoch 4"]
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_axes_of_the_callers_are_drawn_into_and_pyplot_is_never_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -401,7 +400,7 @@ def test_axes_of_the_callers_are_drawn_into_and_pyplot_is_never_imported(
     assert plot_timeline(trace_of([("w", "read", 0.0, 1.0)])) is not own
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_traces_of_other_programs_are_drawn_as_far_as_they_are_understood() -> None:
     events = [
         *["no event", {"ph": "X", "name": "no time"}, {"ph": "X", "ts": 0, "dur": 1}, {"ph": "i", "ts": 5}],
@@ -450,7 +449,7 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
     assert isinstance(raised.value, ImportError)
 
 
-@pytest.mark.usefixtures("picture")
+@drawn
 def test_one_kind_of_work_has_one_colour_in_all_pictures() -> None:
     def colour(name: str, *others: str) -> Any:
         figure = plot_timeline(trace_of([("w", each, 0.0, 1.0) for each in (*others, name)]))
