@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
+import itertools
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +24,7 @@ from arrowflow.formats.csv.csv import CsvFormat
 from arrowflow.formats.text.sifting import Records, good_rows
 from arrowflow.storage.requests import Requests
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
+from tests.bad_rows.runs import in_two_parts, values
 from tests.formats.tfrecords import encoded, framed
 from tests.ops.tables import refused, rows_of
 
@@ -187,16 +188,13 @@ def test_lanes_read_the_same_on_any_number_of_ranks(tmp_path: Path, kind: str) -
     def batches(world: int) -> list[list[int]]:
         ds = counted.shuffle(48, seed=2).batch(8, drop_remainder=True)
         ranks = [list(ds.split_by_rank(rank, world, lanes=4)) for rank in range(world)]
-        return [
-            [value for batch in step for value in batch["row"].to_pylist()]
-            for step in zip(*ranks, strict=True)
-        ]
+        return [values(step) for step in zip(*ranks, strict=True)]
 
     rows = read(tmp_path, kind)
     counted = rows.assert_cardinality(af.count_rows(rows))
     assert counted.num_rows == len(GOOD)
     expected = batches(1)
-    found = [value for step in expected for value in step]
+    found = list(itertools.chain(*expected))
     assert len(found) == len(set(found)) == len(GOOD) // 8 * 8 and set(found) <= set(GOOD)
     assert batches(2) == batches(4) == expected
     refused(af.PlanError, lambda: list(rows.batch(8).split_by_rank(0, 2)), "how many rows")
@@ -205,14 +203,8 @@ def test_lanes_read_the_same_on_any_number_of_ranks(tmp_path: Path, kind: str) -
 def test_rows_in_any_order_go_on(tmp_path: Path) -> None:
     ds = read(tmp_path, "csv").with_options(af.Options(deterministic=False, cpu_budget=3))
     for stop in range(1, 5):
-        iterator = iter(ds)
-        found = [value for _ in range(stop) for value in next(iterator)["row"].to_pylist()]
-        state = json.loads(json.dumps(iterator.state_dict()))
-        iterator.close()
-        again = iter(ds)
-        again.load_state_dict(state)
-        found += [value for batch in again for value in batch["row"].to_pylist()]
-        assert sorted(found) == GOOD
+        first, rest = in_two_parts(lambda: ds, stop)
+        assert sorted(values(first + rest)) == GOOD
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,13 +214,7 @@ def test_a_quarantine_keeps_bytes_place_and_error_once(tmp_path: Path, kind: str
 
     whole = batches_of(make())
     for step in (1, 5, len(whole) - 1):
-        iterator = iter(make())
-        for _ in range(step):
-            next(iterator)
-        again = iter(make())
-        again.load_state_dict(iterator.state_dict())
-        iterator.close()
-        assert_same_batches(list(again), whole[step:])
+        assert_same_batches(in_two_parts(make, step)[1], whole[step:])
     kept = af.read_quarantine(tmp_path / "kept").to_table()
     stored: Any = {"csv": csv, "json": line, "array": element, "tfrecord": record}[
         kind.split(".", maxsplit=1)[0]
@@ -285,7 +271,7 @@ def test_row_groups_and_files_are_left_out_whole(tmp_path: Path, format: str) ->
         return af.read(folder, format=name, **({"on_error": "skip"} | more))
 
     with iter(make()) as batches:
-        assert [value for batch in batches for value in batch["row"].to_pylist()] == LEFT
+        assert values(batches) == LEFT
         assert (batches.stats().skipped_rows, batches.stats().skipped_parts) == (20, 3)
     assert rows_of(make(on_error="raise").take(130)) == LEFT[:130]
     refused(af.SourceError, lambda: batches_of(make(on_error="raise")), f"1.{format}")
@@ -308,7 +294,7 @@ def test_lanes_of_row_groups(tmp_path: Path) -> None:
     ds = af.read_parquet(folder, on_error="skip")
     ds = ds.assert_cardinality(af.count_rows(ds)).batch(8, drop_remainder=True)
     steps = [list(ds.split_by_rank(rank, 2, lanes=4)) for rank in (0, 1)]
-    rows = [value for rank in steps for batch in rank for value in batch["row"].to_pylist()]
+    rows = values(itertools.chain(*steps))
     assert len(set(rows)) == len(rows) == len(LEFT) // 8 * 8 and set(rows) <= set(LEFT)
 
 
@@ -379,17 +365,16 @@ def test_a_quarantine_whose_client_fails_raises(tmp_path: Path, monkeypatch: pyt
     assert rows_of(ds) == [1]
 
 
-@pytest.mark.parametrize("head_bytes", range(60, 72))
-def test_quotes_over_lines_where_the_quick_look_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head_bytes: int
-) -> None:
-    monkeypatch.setattr("arrowflow.formats.csv.csv._HEAD_BYTES", head_bytes)
+def test_quotes_over_lines_where_the_quick_look_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [f'{number},"line\n{number}"' for number in range(100)]
     rows[3] = '3,"x"y'
-    (tmp_path / "a.csv").write_text("row,text\n" + "\n".join(rows))
-    ds = af.read_csv(tmp_path / "a.csv", schema={"row": pa.int64(), "text": pa.string()}, on_error="skip")
-    for _ in range(2):
-        assert rows_of(ds) == [number for number in range(100) if number != 3]
+    for head_bytes in range(60, 72):
+        monkeypatch.setattr("arrowflow.formats.csv.csv._HEAD_BYTES", head_bytes)
+        path = tmp_path / f"{head_bytes}.csv"
+        path.write_text("row,text\n" + "\n".join(rows))
+        ds = af.read_csv(path, schema={"row": pa.int64(), "text": pa.string()}, on_error="skip")
+        for _ in range(2):
+            assert rows_of(ds) == [number for number in range(100) if number != 3], head_bytes
 
 
 def test_objects_over_lines_are_judged_alike_in_each_epoch(tmp_path: Path) -> None:

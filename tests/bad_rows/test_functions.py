@@ -12,6 +12,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import assert_same_batches, batches_of, check_dataset, check_operator
+from tests.bad_rows.runs import in_two_parts, values
 from tests.ops.tables import numbers, refused, rows_of
 
 pytestmark = pytest.mark.any_version
@@ -96,7 +97,7 @@ def test_worker_processes_leave_out_the_same(tmp_path: Path) -> None:
     for number, options in enumerate(({}, {"executor": "process"})):
         made: Any = ds.map_rows(row, on_error="quarantine", quarantine=tmp_path / str(number), **options)
         with iter(made) as batches:
-            assert [value for batch in batches for value in batch["row"].to_pylist()] == good(55)
+            assert values(batches) == good(55)
             assert batches.stats().skipped_rows == len(BAD)
     kept = [af.read_quarantine(tmp_path / name).to_table() for name in ("0", "1")]
     assert kept[0].equals(kept[1])
@@ -146,8 +147,7 @@ def test_a_state_in_front_of_a_bad_row_goes_on_with_it(
         for batch in iterator:
             found.append(batch)
             states.append(json.loads(json.dumps(iterator.state_dict())))
-    rows = [value for batch in found for value in batch["row"].to_pylist()]
-    assert rows == list(range(3 if size is None else 3 // size * size))
+    assert values(found) == list(range(3 if size is None else 3 // size * size))
     for number, state in enumerate(states):
         again = iter(make())
         again.load_state_dict(state)
@@ -159,9 +159,8 @@ def test_a_state_in_front_of_a_bad_row_goes_on_with_it(
     for number, state in enumerate(states):
         on = iter(make())
         on.load_state_dict(state)
-        rest = [value for batch in on for value in batch["row"].to_pylist()]
         done = sum(batch.num_rows for batch in found[: number + 1])
-        assert rest == list(range(done, 30))
+        assert values(on) == list(range(done, 30))
 
 
 def test_left_out_rows_are_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -297,14 +296,7 @@ def test_a_quarantine_has_each_row_once(tmp_path: Path) -> None:
     for _ in range(2):
         assert_same_batches(list(ds), whole)
     for step in range(len(whole)):
-        iterator = iter(make())
-        for _ in range(step):
-            next(iterator)
-        state = iterator.state_dict()
-        iterator.close()
-        again = iter(make())
-        again.load_state_dict(state)
-        assert_same_batches(list(again), whole[step:])
+        assert_same_batches(in_two_parts(make, step)[1], whole[step:])
     kept = af.read_quarantine(tmp_path).to_table().sort_by("row")
     assert kept["row"].to_pylist() == sorted(BAD)
     assert not list(tmp_path.rglob("*.part"))
@@ -344,11 +336,5 @@ def test_rows_in_any_order_and_lanes() -> None:
     options = af.Options(deterministic=False, cpu_budget=3, max_chunk_rows=7)
     ds = numbers(*[9] * 6).map_rows(row, on_error="skip").with_options(options)
     for stop in range(1, 6):
-        iterator = iter(ds)
-        found = [value for _ in range(stop) for value in next(iterator)["row"].to_pylist()]
-        state = iterator.state_dict()
-        iterator.close()
-        again = iter(ds)
-        again.load_state_dict(state)
-        found += [value for batch in again for value in batch["row"].to_pylist()]
-        assert sorted(found) == good(54)
+        first, rest = in_two_parts(lambda: ds, stop)
+        assert sorted(values(first + rest)) == good(54)
