@@ -116,13 +116,7 @@ def command(name: str) -> list[str]:
     """Returns how pytest runs a fuzzer."""
     path = str(FOLDER / f"test_{name}.py")
     options = [
-        "-q",
-        "--tb=short",
-        "--show-capture=no",
-        "-p",
-        "no:cacheprovider",
-        "-o",
-        "faulthandler_timeout=0",
+        *("-q", "--tb=short", "--show-capture=no", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0")
     ]
     return [sys.executable, "-m", "pytest", path, *options]
 

@@ -31,18 +31,8 @@ _TESTS_OF_TEXT: Final = (
     "trim_whitespace",
 )
 _BETWEEN: Final = (
-    *(
-        "years",
-        "quarters",
-        "days",
-        "hours",
-        "minutes",
-        "seconds",
-        "milliseconds",
-        "microseconds",
-        "nanoseconds",
-    ),
-    *("month_interval", "day_time_interval", "month_day_nano_interval"),
+    *("years", "quarters", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds"),
+    *("nanoseconds", "month_interval", "day_time_interval", "month_day_nano_interval"),
 )
 
 _GENERATED: Final = [

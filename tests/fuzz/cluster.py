@@ -68,7 +68,6 @@ def killed(
 
 
 def shown(name: str, told: Told, expected: list[str], left: list[str]) -> str:
-    """Returns a line about a run."""
     same = next(
         (number for number, (a, b) in enumerate(zip(told.batches, expected, strict=False)) if a != b), None
     )

@@ -10,18 +10,7 @@ from hypothesis import strategies as st
 
 FAR: Final = 1 << 20
 NUMBERS: Final = (
-    0,
-    1,
-    0x7F,
-    0x80,
-    0xFF,
-    0x7FFF,
-    0xFFFF,
-    0x7FFF_FFFF,
-    0x8000_0000,
-    0xFFFF_FFFF,
-    1 << 40,
-    (1 << 63) - 1,
+    *(0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF, 1 << 40, (1 << 63) - 1),
 )
 
 
@@ -41,7 +30,6 @@ class Damage(NamedTuple):
     size: int
 
     def apply(self, data: bytes) -> bytes:
-        """Returns the bytes of the file once it is damaged."""
         at = len(data) * self.place // FAR
         source = len(data) * (self.value % FAR) // FAR
         if not data:
@@ -71,18 +59,7 @@ class Damage(NamedTuple):
 
 
 KINDS: Final = (
-    "bit",
-    "bit",
-    "bit",
-    "byte",
-    "byte",
-    "number",
-    "number",
-    "cut",
-    "head",
-    "insert",
-    "copy",
-    "zero",
+    *("bit", "bit", "bit", "byte", "byte", "number", "number", "cut", "head", "insert", "copy", "zero"),
     "drop",
 )
 """Kinds as often as they are drawn; the last one drops a part."""
@@ -97,7 +74,6 @@ DAMAGES: Final = st.lists(
 
 
 def damaged(data: bytes, damages: Sequence[Damage]) -> bytes:
-    """Returns the bytes of a file after some damages."""
     for damage in damages:
         data = damage.apply(data)
     return data

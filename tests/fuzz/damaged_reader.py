@@ -107,7 +107,6 @@ def csv(path: Path) -> pa.Table:
 
 
 def json_lines(path: Path) -> pa.Table:
-    """Reads objects by the types that are given."""
     parse = pyarrow.json.ParseOptions(
         explicit_schema=pa.schema(TYPES["json"]), unexpected_field_behavior="ignore"
     )
@@ -201,7 +200,6 @@ def compare(found: pa.Table, reference: pa.Table) -> None:
 
 
 def main() -> None:
-    """Serves requests."""
     # What is loaded at the first use, and files that stay open, are there before the first request.
     af.range(3).filter(pl.col("id") > 1).to_table()
     pyarrow.csv.read_csv(pa.BufferReader(b"x\n1\n"))

@@ -69,7 +69,6 @@ class Draft:
         return replace(self, text=self.text + text, limit=self.limit + instead, exact=False, **changes)
 
     def plain(self) -> af.Dataset:
-        """Makes the plan anew."""
         return made(self.text)
 
     def __repr__(self) -> str:
@@ -81,7 +80,6 @@ class Draft:
 
 
 def made(text: str) -> af.Dataset:
-    """Makes the plan of a text."""
     found = eval(text, dict(NAMES))
     assert isinstance(found, af.Dataset)
     return found
@@ -95,7 +93,6 @@ COUNTS: Final = (0, 1, 3, 15, 31, 37, 100, 160, 333, 1_600)
 
 
 def pick(draw: Draw, *values: Any) -> Any:
-    """Draws one of some values."""
     return draw(st.sampled_from(values))
 
 
@@ -117,7 +114,6 @@ SOURCES: Final = (
 def sources(
     draw: Draw, first: int = 0, counts: Sequence[int] = COUNTS, kinds: Sequence[str] = SOURCES
 ) -> Draft:
-    """Draws a source."""
     kind = pick(draw, *kinds)
     count = pick(draw, *counts)
     if kind in named.KINDS:
@@ -132,7 +128,6 @@ def sources(
 
 
 def source(text: str, rows: int) -> Draft:
-    """Returns the draft of a source."""
     return Draft(text, text, rows)
 
 

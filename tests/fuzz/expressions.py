@@ -32,39 +32,9 @@ NAMES: Final[dict[str, Any]] = {
 }
 """What the text of an expression may use: `c` is `pl.col`, `f` is `pc.field`."""
 NUMBERS: Final = [
-    *(
-        "0",
-        "1",
-        "-1",
-        "2",
-        "-2",
-        "0.5",
-        "-1.5",
-        "3",
-        "127",
-        "128",
-        "-129",
-        "255",
-        "256",
-        "300",
-        "-32769",
-        "2**24 + 1",
-    ),
-    *(
-        "2**31",
-        "2**32",
-        "2**53 + 1",
-        "2**63 - 1",
-        "2**63",
-        "-(2**63)",
-        "2**64 - 1",
-        "0.1",
-        "1e39",
-        "-1e300",
-        "0.0",
-        "-0.0",
-    ),
-    *("nan", "inf", "-inf", "True", 'Decimal("1.5")'),
+    *("0", "1", "-1", "2", "-2", "0.5", "-1.5", "3", "127", "128", "-129", "255", "256", "300", "-32769"),
+    *("2**24 + 1", "2**31", "2**32", "2**53 + 1", "2**63 - 1", "2**63", "-(2**63)", "2**64 - 1", "0.1"),
+    *("1e39", "-1e300", "0.0", "-0.0", "nan", "inf", "-inf", "True", 'Decimal("1.5")'),
 ]
 """Literals that any type of number may meet."""
 Columns = Mapping[str, pa.DataType]
@@ -133,15 +103,7 @@ def _is_predicate(call: Call) -> bool:
 
 
 _FLAGS: Final = (
-    "{compare}",
-    "} & {",
-    "} | {",
-    "~{bool}",
-    ".is_",
-    "isin",
-    "contains",
-    "starts_with",
-    "eq_missing",
+    *("{compare}", "} & {", "} | {", "~{bool}", ".is_", "isin", "contains", "starts_with", "eq_missing"),
 )
 
 

@@ -56,7 +56,6 @@ def main() -> int:
 
 
 def shown(found: list[Any] | str) -> str:
-    """Returns the error, or the beginning of the batches."""
     return found if isinstance(found, str) else f"{len(found)} batches, {str(found)[:300]}"
 
 

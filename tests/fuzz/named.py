@@ -51,7 +51,6 @@ def read_elsewhere(*, is_on: bool) -> None:
 
 
 def table(first: int, count: int) -> pa.Table:
-    """Returns rows whose ids follow each other."""
     ids = np.arange(first, first + count)
     return pa.table({"id": ids, "x": ids * 0.5}, schema=SCHEMA)
 
@@ -60,27 +59,22 @@ def table(first: int, count: int) -> pa.Table:
 
 
 def numbers(first: int, count: int) -> af.Dataset:
-    """Rows of `range`."""
     return af.range(first, first + count).with_columns(x=pl.col("id") * 0.5)
 
 
 def memory(first: int, count: int) -> af.Dataset:
-    """A table in memory."""
     return af.from_arrow(table(first, count))
 
 
 def batches(first: int, count: int, rows: int) -> af.Dataset:
-    """Batches in memory."""
     return af.from_arrow(table(first, count).to_batches(max_chunksize=rows))
 
 
 def arrays(first: int, count: int) -> af.Dataset:
-    """Arrays of NumPy."""
     return af.from_numpy({"id": np.arange(first, first + count), "x": np.arange(first, first + count) * 0.5})
 
 
 def generator(first: int, count: int) -> af.Dataset:
-    """A generator of rows."""
     return af.from_generator(functools.partial(_rows, first, count), schema=SCHEMA)
 
 
@@ -137,7 +131,6 @@ def write_all() -> None:
 
 
 def files(kind: str, name: str) -> af.Dataset:
-    """Files of some kind."""
     path = written(kind, name)
     return _read(kind, _uploaded(path) if _ELSEWHERE[0] else str(path))
 
@@ -161,7 +154,6 @@ def _read(kind: str, path: str) -> af.Dataset:
 
 
 def scanned(name: str) -> af.Dataset:
-    """A dataset of pyarrow."""
     return af.from_arrow(pads.dataset(written("parquet", name), format="parquet"))
 
 
@@ -172,7 +164,6 @@ def listed(name: str, cycle: int) -> af.Dataset:
 
 
 def read_file(row: Row) -> af.Dataset:
-    """Reads the file of a row."""
     return af.read_parquet(row["path"], schema=SCHEMA)
 
 
@@ -183,7 +174,6 @@ def choices(count: int, inputs: int) -> af.Dataset:
 
 
 def cache_folder() -> Path:
-    """Returns a folder for caches."""
     return _FOLDERS[0] / "cache"
 
 
@@ -196,45 +186,37 @@ def counted(dataset: af.Dataset) -> af.Dataset:
 
 
 def changed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Changes each row by itself."""
     ids = batch.column("id").to_numpy()
     return batch.set_column(batch.schema.get_field_index("x"), "x", pa.array(ids * 0.25))
 
 
 def some(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Keeps some rows."""
     return batch.filter(keeps(batch))
 
 
 def keeps(batch: pa.RecordBatch) -> pa.Array:
-    """Tells which rows to keep."""
     return pa.array(batch.column("id").to_numpy() % 3 != 1)
 
 
 def first_two(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Keeps the first rows of each piece."""
     return batch.slice(0, 2)
 
 
 def noisy(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
-    """Draws a number for each row."""
     return batch.set_column(batch.schema.get_field_index("x"), "x", pa.array(rng.random(batch.num_rows)))
 
 
 def row(old: Row) -> Row:
-    """Changes a row."""
     return {"id": old["id"], "x": old["id"] * 0.75}
 
 
 def good_row(old: Row) -> Row:
-    """Fails at some rows."""
     if old["id"] % 5 == 1:
         raise ValueError(f"row {old['id']} is bad")
     return row(old)
 
 
 def elements(old: Row) -> af.Dataset:
-    """Opens a dataset of some rows."""
     return numbers(old["id"] * 4, old["id"] % 4)
 
 

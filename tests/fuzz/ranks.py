@@ -73,7 +73,6 @@ class Case:
 
     @property
     def lanes(self) -> int:
-        """In how many lanes it runs."""
         return min(self.draft.size or self.most_lanes, max(self.most_lanes, self.before, self.after))
 
     @property
@@ -136,7 +135,6 @@ class Split:
     equal_steps: Literal["drop"] | None = None
 
     def dataset(self, rank: int, size: int, meeting: Meeting | None) -> af.Dataset:
-        """Returns the dataset of a rank."""
         options: dict[str, Any] = {"how": self.way}
         if self.way != "whole":
             options |= {"lanes": self.case.lanes, "equal_steps": self.equal_steps, "coordinator": meeting}

@@ -69,7 +69,6 @@ def mixed(folder: Path, draw: random.Random) -> af.Dataset:
 
 
 def padded(folder: Path, draw: random.Random) -> af.Dataset:
-    """JSON of lists, in buckets."""
     ds = af.read_json(folder / "lists.json", block_bytes="64KiB").map(sometimes_broken(draw))
     return ds.bucket_by_sequence_length("l", [4, 8], [64, 32, 16])
 
@@ -90,7 +89,6 @@ PIPELINES: Final[dict[str, Make]] = {each.__name__: each for each in (shuffled, 
 
 
 def write_files(folder: Path) -> None:
-    """Writes what the pipelines read."""
     values = np.random.default_rng(1).random(ROWS)
     (folder / "good").mkdir()
     for number in range(4):

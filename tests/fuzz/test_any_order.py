@@ -24,29 +24,9 @@ from tests.oracles.plans import PLANS, Plan
 
 FREE = frozenset(
     (
-        *(
-            "select",
-            "with_columns",
-            "drop",
-            "rename",
-            "cast",
-            "fill_null",
-            "stack",
-            "filter",
-            "explode",
-            "shuffle",
-        ),
-        *(
-            "batch",
-            "prefetch",
-            "with_options",
-            "cache",
-            "spilling_cache",
-            "disk_cache",
-            "map_rows",
-            "filter_fn",
-        ),
-        *("unique", "zip", "sample", "choose", "global"),
+        *("select", "with_columns", "drop", "rename", "cast", "fill_null", "stack", "filter", "explode"),
+        *("shuffle", "batch", "prefetch", "with_options", "cache", "spilling_cache", "disk_cache"),
+        *("map_rows", "filter_fn", "unique", "zip", "sample", "choose", "global"),
     )
 )
 """Operators whose rows, taken together, do not depend on the order of their input's; `batch` where it drops none."""

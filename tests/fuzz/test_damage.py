@@ -76,7 +76,6 @@ class Reader:
         return json.loads(lines[0]), json.loads(lines[1] or '{"crashed": true}')
 
     def close(self) -> None:
-        """Ends the process."""
         self._process.kill()
         self._process.communicate()
 
@@ -110,7 +109,7 @@ def check(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@settings(max_examples=scaled(300), database=None)
+@settings(max_examples=scaled(200), database=None)
 @given(data=st.data())
 def test_rows_or_one_typed_error(reader: Reader, format: str, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(good_files()[format])))

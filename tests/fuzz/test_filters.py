@@ -46,12 +46,10 @@ TESTS: Final = (
 
 
 def by_pyarrow(**options: Any) -> Callable[[pa.Table, Path, int], None]:
-    """Returns a writer that is pyarrow with these options."""
     return lambda table, path, rows: pq.write_table(table, path, row_group_size=rows, **options)
 
 
 def by_polars(**options: Any) -> Callable[[pa.Table, Path, int], None]:
-    """Returns a writer that is Polars with these options."""
     return lambda table, path, rows: pl.DataFrame(table).write_parquet(path, row_group_size=rows, **options)
 
 

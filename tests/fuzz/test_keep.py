@@ -102,12 +102,7 @@ def made(draft: Draft, split: dict[str, Any] | None, **options: Any) -> af.Datas
     steps=st.tuples(*[st.integers(0, MOST_BATCHES)] * EPOCHS),
 )
 def test_kept_chunks_change_nothing(
-    draft: Draft,
-    keep: Any,
-    split: dict[str, Any] | None,
-    elsewhere: bool,
-    cores: int,
-    steps: tuple[int, ...],
+    draft: Draft, keep: Any, split: dict[str, Any] | None, elsewhere: bool, cores: int, steps: tuple[int, ...]
 ) -> None:
     named.read_elsewhere(is_on=elsewhere)
     try:

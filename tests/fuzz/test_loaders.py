@@ -81,9 +81,7 @@ FORKABLE: Final = DRAFTS.filter(lambda draft: "counted(" not in draft.text)
 @settings(max_examples=scaled(5), database=None)
 @given(
     drafts=st.lists(
-        st.tuples(FORKABLE, st.sampled_from([1, 2, 2, 3])),
-        min_size=PLANS_A_PROCESS,
-        max_size=PLANS_A_PROCESS,
+        st.tuples(FORKABLE, st.sampled_from([1, 2, 2, 3])), min_size=PLANS_A_PROCESS, max_size=PLANS_A_PROCESS
     )
 )
 def test_workers_have_the_batches_of_to_torch(drafts: list[tuple[Draft, int]], folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -54,7 +54,6 @@ class Csv:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of arrowflow."""
         options: dict[str, Any] = {
             "delimiter": self.delimiter,
             "null_values": self.null,
@@ -155,9 +154,7 @@ def csv_by_pyarrow(case: Csv, path: Path) -> list[Any] | None:
             skip_rows=case.skip, column_names=None if case.header else case.names, encoding=case.encoding
         ),
         pacsv.ParseOptions(
-            delimiter=case.delimiter,
-            escape_char="\\" if case.escapes else False,
-            newlines_in_values=True,
+            delimiter=case.delimiter, escape_char="\\" if case.escapes else False, newlines_in_values=True
         ),
         pacsv.ConvertOptions(
             null_values=[case.null],
@@ -190,10 +187,6 @@ def csv_by_polars(case: Csv, path: Path) -> list[Any] | None:
 def csv_by_duckdb(case: Csv, path: Path) -> list[Any] | None:
     """Returns the rows; None for options that DuckDB has not, and where it refuses, as line ends of two kinds."""
     if case.encoding != "utf-8" or case.ragged or case.escapes or case.comments or case.skip:
-        return None
-    try:
-        duckdb: Any = importlib.import_module("duckdb")
-    except ImportError:
         return None
     columns = ", ".join(f"'{name}': 'VARCHAR'" for name in case.names)
     options = (
@@ -290,11 +283,7 @@ def test_json_of_mixed_kinds(
         assert text == value if isinstance(value, str) else json.loads(text) == value
 
 
-def json_by_duckdb(path: Path, names: Sequence[str], form: str) -> list[Any] | None:
-    try:
-        duckdb: Any = importlib.import_module("duckdb")
-    except ImportError:
-        return None
+def json_by_duckdb(path: Path, names: Sequence[str], form: str) -> list[Any]:
     types = {
         "int": "BIGINT",
         "float": "DOUBLE",

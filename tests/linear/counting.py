@@ -30,44 +30,17 @@ PACKAGE: Final = "arrowflow"
 HOOK: Final = "__arrowflow_{}__"
 
 SIZED: Final[tuple[type, ...]] = (
-    list,
-    tuple,
-    dict,
-    set,
-    frozenset,
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
+    *(list, tuple, dict, set, frozenset, type({}.keys()), type({}.values()), type({}.items())),
 )
 WIDE: Final = (pa.Schema, pa.RecordBatch, pa.Table, pa.StructType, pa.StructArray, pl.DataFrame, pl.Schema)
 LISTING: Final = {
-    "arrays",
-    "column_names",
-    "columns",
-    "dtypes",
-    "metadata",
-    "names",
-    "nbytes",
-    "schema",
-    "types",
+    *("arrays", "column_names", "columns", "dtypes", "metadata", "names", "nbytes", "schema", "types")
 }
 """Attributes of pyarrow's and Polars' objects that are made anew each time; `schema` of a frame alone."""
 
 FREE: Final = {
-    *(
-        "append",
-        "appendleft",
-        "pop",
-        "popleft",
-        "get",
-        "put",
-        "item",
-        "items",
-        "keys",
-        "setdefault",
-        "values",
-    ),
-    *("column", "field", "get_field_index", "get_all_field_indices", "get_column"),
+    *("append", "appendleft", "pop", "popleft", "get", "put", "item", "items", "keys", "setdefault"),
+    *("values", "column", "field", "get_field_index", "get_all_field_indices", "get_column"),
 }
 """Methods that take no longer where there is more."""
 
@@ -75,19 +48,8 @@ WHOLE: Final = {"copy", "count", "index", "insert", "remove", "union", "differen
 """Methods of Python's collections that look at all elements."""
 
 FREE_CALLS: Final = (
-    bisect_left,
-    bisect_right,
-    isinstance,
-    issubclass,
-    len,
-    id,
-    type,
-    getattr,
-    hasattr,
-    setattr,
-    callable,
-    iter,
-    next,
+    *(bisect_left, bisect_right, isinstance, issubclass, len, id, type, getattr, hasattr, setattr, callable),
+    *(iter, next),
 )
 UNTOUCHED: Final = {"super", "locals", "globals", "vars", "NamedTuple", "namedtuple"}
 

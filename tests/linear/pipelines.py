@@ -35,6 +35,15 @@ KINDS: Final[tuple[Callable[[int], pa.Array], ...]] = (
 )
 
 
+def of_kinds(*kinds: Callable[[int], pa.Array]) -> Any:
+    """Returns the table of a `Wide` whose columns are of these kinds, in turn."""
+
+    def table(wide: Wide) -> pa.Table:
+        return pa.table({name: kinds[at % len(kinds)](at) for at, name in enumerate(wide.names)})
+
+    return cached_property(table)
+
+
 class Wide:
     """Tables of `size` columns in a folder: all types, nullable floats, whole numbers, texts, lists, tensors."""
 
@@ -44,32 +53,12 @@ class Wide:
         self.names = [f"c{size}_{at}" for at in range(size)]
         self.first = self.names[0]
 
-    def _table(self, *kinds: Callable[[int], pa.Array]) -> pa.Table:
-        return pa.table({name: kinds[at % len(kinds)](at) for at, name in enumerate(self.names)})
-
-    @cached_property
-    def mixed(self) -> pa.Table:
-        return self._table(*KINDS)
-
-    @cached_property
-    def whole(self) -> pa.Table:
-        return self._table(KINDS[0])
-
-    @cached_property
-    def texts(self) -> pa.Table:
-        return self._table(KINDS[1])
-
-    @cached_property
-    def floats(self) -> pa.Table:
-        return self._table(KINDS[2])
-
-    @cached_property
-    def lists(self) -> pa.Table:
-        return self._table(KINDS[3])
-
-    @cached_property
-    def tensors(self) -> pa.Table:
-        return self._table(KINDS[4])
+    mixed: pa.Table = of_kinds(*KINDS)
+    whole: pa.Table = of_kinds(KINDS[0])
+    texts: pa.Table = of_kinds(KINDS[1])
+    floats: pa.Table = of_kinds(KINDS[2])
+    lists: pa.Table = of_kinds(KINDS[3])
+    tensors: pa.Table = of_kinds(KINDS[4])
 
     @cached_property
     def keyed(self) -> pa.Table:

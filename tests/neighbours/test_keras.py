@@ -35,7 +35,6 @@ def keras(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def seen() -> list[list[list[float]]]:
-    """The labels of each step."""
     return []
 
 

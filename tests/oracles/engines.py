@@ -53,7 +53,6 @@ def plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def plain_table(table: pa.Table) -> pa.Table:
-    """Returns a table with plain columns."""
     return pa.table([plain(column) for column in table.columns], names=table.column_names)
 
 
@@ -74,7 +73,6 @@ def with_columns(table: pa.Table, sources: Mapping[str, Source]) -> pa.Table:
 
 
 def filtered(table: pa.Table, source: Source) -> pa.Table:
-    """Returns the rows for which `source` is true."""
     flags = values(table, source)
     if not pa.types.is_boolean(flags.type):
         raise TypeError(f"a filter needs flags, not {flags.type}")

@@ -377,15 +377,7 @@ LAST = ("padded_batch", "pack", "window", "series")
 ONCE = ({"interleave", "flat_map", "explode", "all_matches"}, {"enumerate"}, {"zip"}, {"masked"})
 """Two of a group would make too many rows, or a column twice."""
 REFUSED_BEFORE_SPLIT = {
-    "shuffle",
-    "global",
-    "repeat",
-    "noise",
-    "interleave",
-    "flat_map",
-    "all_matches",
-    "sample",
-    "resample",
+    *("shuffle", "global", "repeat", "noise", "interleave", "flat_map", "all_matches", "sample", "resample"),
     "draw",
 }
 """Operators that give rows other numbers in another epoch, or make copies of rows."""
@@ -393,22 +385,11 @@ CACHES = ("cache", "spilling_cache", "disk_cache")
 CACHING = (*CACHES, "global", "draw")
 CUTS = ("batch", "masked", "bucket", "group", "padded_batch")
 NUM_NODES = {
-    "rebatch": 2,
-    "bucket": 2,
-    "drop": 2,
-    "explode": 3,
-    "join": 3,
-    "all_matches": 3,
-    "rename": 2,
-    "decode_image": 3,
-    "cast": 2,
-    "stack": 5,
-    "concatenate": 3,
+    **dict.fromkeys(("rebatch", "bucket", "drop", "rename", "cast", "global"), 2),
+    **dict.fromkeys(("explode", "join", "all_matches", "decode_image", "concatenate"), 3),
     "zip": 4,
-    "sample": 5,
-    "choose": 6,
-    "global": 2,
-    "draw": 6,
+    **dict.fromkeys(("stack", "sample"), 5),
+    **dict.fromkeys(("choose", "draw"), 6),
 }
 """Operators of the library that one here stands for; places in the plan count them."""
 COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
@@ -432,24 +413,8 @@ FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
     "nothing": (pc.field("row") < 0, lambda r: False),
 }
 NEEDS_ROWS = (
-    *(
-        "filter",
-        "inner_join",
-        "all_matches",
-        "take",
-        "take_while",
-        "explode",
-        "take_while_fn",
-        "skip",
-        "shard",
-        "split",
-        "shuffle",
-        "interleave",
-        "flat_map",
-        "enumerate",
-        "filter_fn",
-        "unique",
-    ),
+    *("filter", "inner_join", "all_matches", "take", "take_while", "explode", "take_while_fn", "skip"),
+    *("shard", "split", "shuffle", "interleave", "flat_map", "enumerate", "filter_fn", "unique"),
     *("concatenate", "zip", "bucket", "group", "sample", "choose", "resample", "global", "draw"),
 )
 SMALL = st.integers(0, 12)

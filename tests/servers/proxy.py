@@ -64,7 +64,6 @@ Plan = Callable[[Request], Fate]
 
 
 def sound(request: Request) -> Fate:
-    """Leaves all requests alone."""
     return Fate()
 
 
@@ -129,11 +128,9 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The address that clients connect to."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        """Starts to listen."""
         self._thread.start()
         self._started.wait()
         return self
@@ -150,7 +147,6 @@ class Proxy:
         self._loop.call_soon_threadsafe(lambda: self._hanging.set())
 
     def forget(self) -> None:
-        """Begins to count anew."""
         self.requests, self.faults, self.max_in_flight = [], Counter(), 0
         self._attempts = Counter()
 

@@ -29,11 +29,9 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        """The address that clients connect to."""
         return f"http://{self.address[0]}:{self.address[1]}"
 
     def __enter__(self) -> Self:
-        """Starts the process and waits until it listens."""
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tests.servers.s3"],
             stdin=subprocess.PIPE,
@@ -46,7 +44,6 @@ class S3Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the process."""
         assert self._process is not None
         self._process.kill()
         self._process.communicate()

@@ -29,7 +29,6 @@ class Line(nn.Module):
 
 
 def train(folder: Path, resumes: bool) -> Rows:
-    """Trains as the page says it."""
     arguments = transformers.TrainingArguments(
         str(folder),
         max_steps=STEPS,

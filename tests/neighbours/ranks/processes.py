@@ -44,7 +44,6 @@ class Together:
         return {"text": json.dumps(af.merge_states(states))}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes what any number of processes saved."""
         self._loader.load_state_dict(json.loads(state_dict["text"]))
 
 

@@ -19,14 +19,12 @@ Rows = list[list[int]]
 
 
 def plan() -> af.Dataset:
-    """Returns the stream of all processes."""
     rows = np.arange(NUM_ROWS)
     columns = {"row": rows, "x": (rows / NUM_ROWS).astype(np.float32).reshape(-1, 1)}
     return af.from_numpy(columns).shuffle(100, seed=1).batch(BATCH_ROWS, drop_remainder=True)
 
 
 def expected() -> Rows:
-    """Returns the rows of each step."""
     loader = plan().split_by_rank(0, 1).to_numpy()
     batches = itertools.chain.from_iterable(loader for _ in range(EPOCHS))
     return [batch["row"].tolist() for batch in itertools.islice(batches, STEPS)]
