@@ -210,11 +210,7 @@ def test_rows_may_be_written_again() -> None:
     ]
     assert af.range(3).map_rows(lambda given: {"list": fill(given)["list"]}).to_table()[
         "list"
-    ].to_pylist() == [
-        [0],
-        [1],
-        [2],
-    ]
+    ].to_pylist() == [[0], [1], [2]]
     assert af.from_generator(fills, elements="batches").to_table()["nested"].to_pylist() == [
         [[0], [n]] for n in range(3)
     ]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrowflow.errors import DataError, SchemaError
+from arrowflow.errors import SchemaError
 from arrowflow.loaders.dlpack import DlpackExport
 
 KINDS = [
@@ -79,12 +79,6 @@ def test_capsules_have_the_version_that_the_consumer_speaks() -> None:
 def test_types_unknown_to_dlpack_are_refused(kind: Any) -> None:
     with pytest.raises(SchemaError, match=r"'when' has type .* DLPack cannot hold; .*(cast|map)"):
         DlpackExport(pa.schema({"when": kind}), owned=True)
-
-
-def test_nulls_are_refused() -> None:
-    rows = pa.RecordBatch.from_pydict({"x": [1, None]})
-    with pytest.raises(DataError, match="fill_null"):
-        DlpackExport(rows.schema, owned=True)(rows)
 
 
 def test_explain() -> None:

@@ -70,8 +70,7 @@ SOURCES: dict[str, Callable[[Path], af.Dataset]] = {
     ),
     "window": lambda folder: af.read_ipc(written(folder, "arrow")).window(5, shift=2),
     "zip": lambda folder: af.zip(
-        af.read_ipc(written(folder, "arrow")).select("x"),
-        af.read_ipc(written(folder, "arrow")).select(y="x"),
+        af.read_ipc(written(folder, "arrow")).select("x"), af.read_ipc(written(folder, "arrow")).select(y="x")
     ),
     "the same twice": lambda folder: af.sample_from_datasets(
         [af.read_ipc(written(folder, "arrow"))] * 2, weights=[0.5, 0.5], seed=1
@@ -196,10 +195,7 @@ def test_maps_end_with_their_batches(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- strict_zero_copy
 
-COPIES = {
-    "bit-packed": pa.array([True, False] * 4),
-    "dtype": pa.array([1, 2] * 4, pa.date32()),
-}
+COPIES = {"bit-packed": pa.array([True, False] * 4), "dtype": pa.array([1, 2] * 4, pa.date32())}
 
 
 @pytest.mark.parametrize("reason", COPIES)

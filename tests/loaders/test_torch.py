@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.errors import ArrowflowError, DataError, MissingPackageError, SchemaError
+from arrowflow.errors import ArrowflowError, MissingPackageError, SchemaError
 from arrowflow.loaders.torch import TorchExport
 
 KINDS = [
@@ -84,21 +84,6 @@ def test_writing_into_tensors_of_shared_memory_changes_nothing(torch: Any, slice
     assert memory(rows) == before
 
 
-def test_columns_that_alias_are_apart(torch: Any) -> None:
-    column = batch().column("int32")
-    rows = pa.RecordBatch.from_arrays([column, column], names=["a", "b"])
-    tensors = TorchExport(rows.schema, owned=True)(rows)
-    tensors["a"][...] = 7
-    assert np.asarray(tensors["b"]).tolist() == column.to_pylist()
-
-
-def test_empty_batches(torch: Any) -> None:
-    rows = batch()
-    for owned in (False, True):
-        for name, tensor in TorchExport(rows.schema, owned=owned)(rows.slice(16)).items():
-            assert tuple(tensor.shape) == ((0, 4) if name.endswith("]") else (0,))
-
-
 @pytest.mark.parametrize(
     "kind", [pa.date32(), pa.date64(), pa.timestamp("us", "UTC"), pa.duration("s")], ids=str
 )
@@ -138,17 +123,6 @@ def test_lists_of_times_are_refused_with_the_way(torch: Any, values: Any, advice
     assert batch["when"].tolist() == [[0, 1]]
 
 
-def test_texts_are_refused() -> None:
-    with pytest.raises(SchemaError, match=r"'s' has type string.*into numbers"):
-        TorchExport(pa.schema({"s": pa.string()}), owned=True)
-
-
-def test_nulls_are_refused(torch: Any) -> None:
-    rows = pa.RecordBatch.from_pydict({"x": [1, None]})
-    with pytest.raises(DataError, match="fill_null"):
-        TorchExport(rows.schema, owned=True)(rows)
-
-
 def test_explain(torch: Any) -> None:
     schema = pa.schema({"x": pa.int8(), "b": pa.bool_()})
     shared, bits = TorchExport(schema, owned=False).explain()
@@ -163,13 +137,3 @@ def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         TorchExport(pa.schema({"x": pa.int8()}), owned=True)
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, ArrowflowError)
-
-
-def test_gradients_and_in_place_steps() -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    rows = batch()
-    x = TorchExport(rows.schema, owned=True)(rows)["float"]
-    weight = torch.ones(16, requires_grad=True)
-    (x * weight).sum().backward()
-    assert torch.equal(weight.grad, x)
-    x += 1

@@ -47,12 +47,7 @@ def memory() -> Iterator[Any]:
 
 
 def native_options(server: S3Server) -> dict[str, Any]:
-    return {
-        "access_key": KEY,
-        "secret_key": SECRET,
-        "region": "us-east-1",
-        "endpoint_override": server.url,
-    }
+    return {"access_key": KEY, "secret_key": SECRET, "region": "us-east-1", "endpoint_override": server.url}
 
 
 @pytest.mark.parametrize("kind", ["s3fs", "native"])

@@ -14,8 +14,5 @@ def test_times_of_a_zone_that_polars_does_not_know() -> None:
         pa.table({"row": [1, 2], "time": pa.array([1, 2], pa.timestamp("us", "Mars/Olympus"))})
     )
     assert ds.filter(pl.col("row") > 1).to_table().num_rows == 1
-    for read in (
-        lambda: list(ds.to_polars()),
-        lambda: ds.filter(pl.col("time").is_not_null()).to_table(),
-    ):
+    for read in (lambda: list(ds.to_polars()), lambda: ds.filter(pl.col("time").is_not_null()).to_table()):
         refused(af.SchemaError, read, "Polars cannot hold these columns", "Mars/Olympus", "cast the column")

@@ -11,15 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from arrowflow.errors import PlanError
-from arrowflow.expr import (
-    Expr,
-    Where,
-    compile_steps,
-    expand,
-    output_fields,
-    parse_expression,
-    parse_many,
-)
+from arrowflow.expr import Expr, Where, compile_steps, expand, output_fields, parse_expression, parse_many
 from arrowflow.expr.parse import polars_tree
 from arrowflow.expr.parse.tree import Literal
 from tests import warm
