@@ -74,21 +74,8 @@ def _stored(type: pa.DataType) -> np.ndarray:
 
 def _decimals(type: pa.DataType) -> pa.Array:
     one, top = 10**type.scale, 10**type.precision - 1
-    digits = [
-        0,
-        1,
-        one,
-        15,
-        25,
-        55,
-        127 * one,
-        128 * one,
-        2**24 + 1,
-        2**31 * one,
-        2**53 + 1,
-        2**63 * one,
-        top,
-    ]
+    digits = [0, 1, one, 15, 25, 55, 127 * one, 128 * one, 2**24 + 1]
+    digits += [2**31 * one, 2**53 + 1, 2**63 * one, top]
     with decimal.localcontext(prec=60):
         found = [
             Decimal(sign * part).scaleb(-type.scale) for part in digits if part <= top for sign in (1, -1)

@@ -67,68 +67,40 @@ DAY: Final = datetime.date(1995, 1, 1)
 MOMENT: Final = datetime.datetime(2001, 2, 3, 4, 5, 6, 789000, datetime.UTC).replace(tzinfo=None)
 c, f = pl.col, pc.field
 
+# `test_conversions.py` has all casts, and arithmetic and comparisons of two columns and with constants.
 POLARS: Final[list[Any]] = [
-    *(c(name) + 1 for name in INTEGERS),
-    *(c(name) * 3 - c(name) for name in INTEGERS),
-    *(c(name) / 7 for name in INTEGERS),
-    *(c(name) // 3 for name in INTEGERS),
-    *(c(name) % 5 for name in INTEGERS),
-    *(c(name) > 1 for name in INTEGERS),
-    *(c(name).cast(pl.Float32) for name in INTEGERS),
-    *(c(name).cast(pl.Float64) for name in INTEGERS),
+    *(c(name) + 1 for name in ("i8", "i64", "u64")),
+    *(c(name) * 3 - c(name) for name in ("i8", "i64", "u64")),
+    *(c(name) / 7 for name in ("i8", "i64", "u64")),
+    *(c(name) // 3 for name in ("i8", "i64", "u64")),
+    *(c(name) % 5 for name in ("i8", "i64", "u64")),
+    *(c(name) > 1 for name in ("i8", "i64", "u64")),
+    *(c(name).cast(pl.Float32) for name in ("i8", "i64", "u64")),
+    *(c(name).cast(pl.Float64) for name in ("i8", "i64", "u64")),
     *(c(name).abs() for name in ("i8", "i32", "i64", "f32", "f64")),
     *(-c(name) for name in ("i8", "i32", "i64", "f32", "f64")),
-    c("i8") + c("i32"),
-    c("i32") * c("f32"),
-    c("i64") / c("f32"),
     c("f32") / 7,
-    c("f64") / 7,
-    c("f64") / 0,
-    3 / c("f64"),
     c("f64") != c("g64"),
-    1 - c("f32"),
-    c("f32") * 0.1,
-    c("f32") / c("g32"),
-    c("f64") - c("f32"),
     c("f64") ** 2,
     c("f32") ** 2,
-    c("f64") > 1,
-    c("f32") > 0.1,
-    c("f32") == 0.1,
-    c("f32") <= 0.1,
     c("f32") >= 2,
     c("f64") < 1.5,
     c("f64") != 0,
-    c("f64") > 2,
-    c("f32") > c("g32"),
     c("f32") >= c("g32"),
     c("f64") < c("g64"),
-    c("f64") <= c("g64"),
-    c("f64") == c("g64"),
     c("i32") == c("i32"),
     c("day") >= DAY,
     c("day") < pl.date(1995, 1, 1),
     c("ts") > MOMENT,
-    c("ts").cast(pl.Int64),
     c("utc").to_physical(),
-    c("day").cast(pl.Int32),
     c("day").to_physical(),
-    c("day").cast(pl.Int64),
-    c("span").cast(pl.Int64),
     c("span") > datetime.timedelta(seconds=1),
-    c("dec").cast(pl.Float64),
-    c("dec").cast(pl.Float32),
     c("whole").cast(pl.Float32),
     c("dec") > 0,
     c("dec") >= Decimal("1.5"),
     c("dec") == Decimal("1.25"),
     (c("dec").cast(pl.Float64) * (1 - c("dec").cast(pl.Float64))).cast(pl.Float32),
     c("dec").cast(pl.Float32) * (1 - c("dec").cast(pl.Float32)),
-    c("i8").cast(pl.Int32),
-    c("u8").cast(pl.Int16),
-    c("f64").cast(pl.Float32),
-    c("b").cast(pl.Int8),
-    c("b").cast(pl.Float32),
     c("b") & c("c"),
     c("b") | c("c"),
     ~c("b"),
@@ -140,7 +112,6 @@ POLARS: Final[list[Any]] = [
     c("f32").is_infinite(),
     c("f64").is_null(),
     c("i64").is_not_null(),
-    c("b").is_null(),
     c("f32").fill_null(0),
     c("f64").fill_null(0.5),
     c("i32").fill_null(-1),
@@ -184,36 +155,18 @@ POLARS: Final[list[Any]] = [
     pl.lit(3),
     pl.lit(1.5, dtype=pl.Float32) * c("f32"),
     pl.lit(5, dtype=pl.Int8) + c("i32"),
-    c("f32") * float("inf"),
-    c("f64") > pl.lit(float("nan")),
-    c("i32") > 2**40,
-    c("i32") + 2**40,
-    c("i64") + 0.5,
-    c("i8") * 0.5,
-    c("f32") * 16777217,
-    c("f32") > 16777217,
 ]
 ARROW: Final[list[Any]] = [
     f("f64") + 1,
-    f("f32") * 0.1,
-    f("f32") / 2,
-    f("f64") - f("f32"),
     f("i32").cast("float64") * f("f64"),
-    f("i16") * f("f32"),
-    f("i32") * f("f32"),
     pc.multiply(f("i32"), f("i32")),
     pc.subtract(f("u8"), f("u8")),
     pc.divide(f("f64"), f("g64")),
     pc.negate(f("f32")),
     pc.abs(f("f64")),
     pc.abs(f("i32")),
-    f("f64") > 1,
-    f("f32") > 0.1,
-    f("f32") == 0.1,
     f("f64") != 0,
     f("f64") >= f("g64"),
-    f("f32") <= f("g32"),
-    f("i32") > 1,
     f("i8") < 300,
     f("u64") >= 1,
     pc.scalar(2) < f("f64"),
@@ -221,20 +174,8 @@ ARROW: Final[list[Any]] = [
     f("ts") > MOMENT,
     f("utc") > pa.scalar(MOMENT, pa.timestamp("ms", "UTC")),
     f("dec") >= Decimal("1.5"),
-    f("dec").cast("float64"),
-    f("dec").cast("float32"),
     f("whole").cast("float32"),
-    f("whole").cast("float64"),
     (f("dec").cast("float64") * (pc.scalar(1) - f("dec").cast("float64"))).cast("float32"),
-    f("day").cast("int32"),
-    f("ts").cast("int64"),
-    f("i8").cast("int32"),
-    f("i32").cast("float64"),
-    f("i8").cast("float32"),
-    f("u8").cast("int16"),
-    f("f64").cast("float32"),
-    f("f32").cast("float64"),
-    f("b").cast("int8"),
     f("b") & f("c"),
     f("b") | f("c"),
     ~f("b"),
@@ -477,23 +418,34 @@ def test_predicates_keep_the_rows_that_the_engine_keeps(batch: pa.RecordBatch) -
             assert same(found.column(name), expected.column(name), 0), f"{source} {name}"
 
 
-@pytest.mark.parametrize("index", range(len(EVERYTHING)), ids=lambda index: str(EVERYTHING[index])[:60])
-def test_the_rows_that_pass_are_computed_alike(index: int) -> None:
-    batch = make_batch(200, 7, True, 3)
-    expr = parse_expression(EVERYTHING[index], operator="test")
-    fused = compile_steps(
-        [Where(parse_expression(c("day") >= DAY, operator="test")), Project((("out", expr),))], SCHEMA
-    )
+def test_the_rows_that_pass_are_computed_alike() -> None:
+    """All expressions in one program; those that raise are tried alone."""
+    batch, where = make_batch(200, 7, True, 3), Where(parse_expression(c("day") >= DAY, operator="test"))
     rows = batch.filter(by_engine(c("day") >= DAY, batch))
-    expected = outcome(lambda: program_at(index).run(rows).column("out"))
-    found = outcome(lambda: fused.run(batch).column("out"))
-    assert (found is None) == (expected is None)
-    assert found is None or same(found, expected, 0)
+    outputs, expected = [], []
+    for index, source in enumerate(EVERYTHING):
+        output = (str(index), parse_expression(source, operator="test"))
+        alone = outcome(partial(_computed, program_at(index), rows))
+        if alone is None:
+            program = compile_steps([where, Project((output,))], SCHEMA)
+            assert outcome(partial(_computed, program, batch)) is None, source
+        else:
+            outputs.append(output)
+            expected.append(alone)
+    assert len(expected) > 100
+    found = compile_steps([where, Project(tuple(outputs))], SCHEMA).run(batch)
+    for name, column, alone in zip(found.schema.names, found.columns, expected, strict=True):
+        assert same(column, alone, 0), EVERYTHING[int(name)]
 
 
-@pytest.mark.parametrize("index", range(len(EVERYTHING)), ids=lambda index: str(EVERYTHING[index])[:60])
-def test_columns_of_nulls(index: int) -> None:
-    check(index, pa.RecordBatch.from_arrays([pa.nulls(3, field.type) for field in SCHEMA], schema=SCHEMA))
+def _computed(program: Program, batch: pa.RecordBatch) -> pa.Array:
+    return program.run(batch).column(0)
+
+
+def test_columns_of_nulls() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.nulls(3, field.type) for field in SCHEMA], schema=SCHEMA)
+    for index in range(len(EVERYTHING)):
+        check(index, batch)
 
 
 def test_the_reciprocal_of_a_constant_may_overflow() -> None:

@@ -52,14 +52,15 @@ def by_engine(source: Any, table: pa.Table) -> pa.Array:
     return ds.dataset(table).to_table(columns={"out": source}, use_threads=False)["out"].combine_chunks()
 
 
-def check(sources: Sequence[Any], table: pa.Table, path: Path) -> None:
+def check(sources: Sequence[Any], table: pa.Table, path: Path, *, inverted: bool = True) -> None:
     outputs = {str(at): source for at, source in enumerate(sources)}
     computed = af.from_arrow(table).select(**outputs).to_table()
     for source, column in zip(sources, computed.columns, strict=True):
         expected, found = by_engine(source, table), column.combine_chunks()
         assert found.equals(expected.cast(found.type)), source
         if pa.types.is_boolean(found.type):
-            for predicate, flags in ((source, expected), (~source, pc.invert(expected))):
+            pairs = [(source, expected), (~source, pc.invert(expected))]
+            for predicate, flags in pairs[: 1 + inverted]:
                 kept = af.read_parquet(path).filter(predicate).to_table()
                 assert kept["row"].combine_chunks().equals(table.filter(flags)["row"].combine_chunks()), (
                     source
@@ -84,7 +85,8 @@ def test_times_beyond_those_of_python(type: pa.DataType, tmp_path: Path) -> None
     for index in range(len(TIMES[type])):
         literal = pl.lit(series.to_physical()[index]).cast(series.dtype)
         polars = (*polars_forms(literal), c.is_in(series[[index]].implode()))
-        check([*arrow_forms(column[index]), *polars], table, tmp_path / "x.parquet")
+        forms = [*arrow_forms(column[index]), *polars]
+        check(forms, table, tmp_path / "x.parquet", inverted=index == 1)
 
 
 NOT_UTF8: Final = pa.Array.from_buffers(

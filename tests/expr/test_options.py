@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import inspect
 import textwrap
@@ -58,23 +59,24 @@ def test_an_unknown_option_or_argument_is_refused() -> None:
             apply(Owner.rule, Owner(), Call("f", args, options))
 
 
-@pytest.mark.parametrize("source", [*POLARS, *ARROW, *TRANSCENDENTAL], ids=lambda source: str(source)[:60])
-def test_the_engine_runs_what_says_more_than_is_known(source: Any) -> None:
-    tree = parse_expression(source, operator="test").tree()
-    graph = Graph()
-    env = {
-        field.name: graph.input(field.name, field.type)
-        for field in SCHEMA
-        if numpy_dtype(field.type) is not None
-    }
-
+def test_the_engine_runs_what_says_more_than_is_known() -> None:
     def type_of(call: Call) -> pa.DataType:
         raise AssertionError("a rule that asks for the type has taken the option")
 
-    lowering = (PolarsLowering if isinstance(source, pl.Expr) else ArrowLowering)(graph, env.get, type_of)
-    if isinstance(tree, Call):
-        with pytest.raises(Unsupported):
-            lowering.lower(dataclasses.replace(tree, options=(*tree.options, ("new", True))))
+    graph = Graph()
+    fields = [field for field in SCHEMA if numpy_dtype(field.type) is not None]
+    env = {field.name: graph.input(field.name, field.type) for field in fields}
+    taken = []
+    for source in (*POLARS, *ARROW, *TRANSCENDENTAL):
+        tree = parse_expression(source, operator="test").tree()
+        if isinstance(tree, Call):
+            lowering = (PolarsLowering if isinstance(source, pl.Expr) else ArrowLowering)(
+                graph, env.get, type_of
+            )
+            with contextlib.suppress(Unsupported):
+                lowering.lower(dataclasses.replace(tree, options=(*tree.options, ("new", True))))
+                taken.append(str(source))
+    assert taken == []
 
 
 @pytest.mark.parametrize(

@@ -198,15 +198,8 @@ def test_what_is_unknown_prunes_nothing() -> None:
     assert not skips(c("i") > 5, i=known("a", "b"))
     assert not skips(c("n") > moment(1), n=known(moment(1), moment(1)))
     assert not skips(f("t") > pa.scalar(moment(1), pa.timestamp("us")), t=known("x", "y"))
-    for source in (
-        c("i") > c("u"),
-        c("i") > 0.5,
-        c("q") > Decimal("0.333"),
-        c("m") > moment(1),
-        c("i") == 2**40,
-    ):
-        assert skips(source) is None, source
-    for source in (
+    others = [c("i") > c("u"), c("i") > 0.5, c("q") > Decimal("0.333"), c("m") > moment(1), c("i") == 2**40]
+    others += [
         c("w") > 0,
         c("w").is_in([1]),
         c("i") + 1 > 0,
@@ -214,7 +207,8 @@ def test_what_is_unknown_prunes_nothing() -> None:
         pl.lit(True),
         c("w"),
         c("i"),
-    ):
+    ]
+    for source in others:
         assert skips(source) is None, source
     assert skips(f("i").is_null(nan_is_null=True)) is None
     assert skips(~(c("i") + 1 > 0)) is None
@@ -229,30 +223,13 @@ def test_stored_integers_stand_for_moments() -> None:
 
 
 CONSTANTS: Final = (
+    *(0, 1, -1, 300, -129, 2**31, 2**53 + 1, 2**63 - 1, -(2**63), 0.0, 0.5, 0.1, 1e39),
+    *(Decimal("1.5"), True, "1", datetime.date(1970, 1, 1), datetime.time(0), datetime.datetime(1970, 1, 1)),
     *(
-        0,
-        1,
-        -1,
-        300,
-        -129,
-        2**31,
-        2**53 + 1,
-        2**63 - 1,
-        -(2**63),
-        0.0,
-        0.5,
-        0.1,
-        1e39,
-        Decimal("1.5"),
-        True,
-        "1",
-    ),
-    *(
-        datetime.date(1970, 1, 1),
-        datetime.datetime(1970, 1, 1),
         datetime.datetime(1969, 12, 31, 23, 59, 59, 999999),
+        datetime.timedelta(0),
+        datetime.timedelta(microseconds=-1),
     ),
-    *(datetime.timedelta(0), datetime.timedelta(microseconds=-1), datetime.time(0)),
 )
 OF_POLARS: Final = (2**63, 2**64 - 1, NAN, pl.lit(0.1, dtype=pl.Float32), pl.lit(-1, dtype=pl.Int8))
 OF_ARROW: Final = tuple(
@@ -297,15 +274,13 @@ def test_the_edges_of_every_type_are_not_pruned_away(type: pa.DataType) -> None:
     for source in sources:
         try:
             skip = prunable(parse_expression(source, operator="test"), table.schema)
-            flags = None if skip is None else by_engine(source, batch)
+            flags = None
+            for group, known in enumerate(statistics):
+                if skip is not None and skip(known, len(table.slice(ROWS * group, ROWS))):
+                    flags = by_engine(source, batch) if flags is None else flags
+                    assert True not in flags.slice(ROWS * group, ROWS).to_pylist(), f"{source} {known}"
         except (ValueError, TypeError, *ENGINE_ERRORS):  # refused
             continue
-        if skip is None or flags is None:
-            continue
-        for group, known in enumerate(statistics):
-            rows = flags.slice(ROWS * group, ROWS)
-            if skip(known, len(rows)):
-                assert True not in rows.to_pylist(), f"{source} {known}"
 
 
 @pytest.mark.parametrize("name", POOLS)

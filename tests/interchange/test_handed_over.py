@@ -18,68 +18,23 @@ from arrowflow.executor.workers.instances import RunInstances
 from arrowflow.executor.workers.worker import Runner
 from arrowflow.interchange.handed_over import TakeOver, copied_value, unshared
 from arrowflow.ops.functions.user_function import UserFunction
+from tests.ops.tables import rows_of
 
 ROWS = 4
-MAKERS: dict[str, Callable[[], tuple[Any, Callable[[int], None]]]] = {}
-"""Make something that may be handed over, and what fills it with a number."""
+Made = tuple[Any, Callable[[int], None]]
 
 
-def maker(make: Callable[[], tuple[Any, Callable[[int], None]]]) -> None:
-    MAKERS[make.__name__] = make
+def zeros(show: Callable[[Any], Any], shape: Any = ROWS, dtype: str = "f8") -> Callable[[], Made]:
+    """Returns a maker of what shows an array of zeros, and of what fills that with a number."""
+
+    def make() -> Made:
+        kept = np.zeros(shape, dtype)
+        return show(kept), kept.fill
+
+    return make
 
 
-@maker
-def array() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros(ROWS)
-    return {"x": kept}, kept.fill
-
-
-@maker
-def view_that_cannot_be_written() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros(2 * ROWS)
-    shown = kept[ROWS:]
-    shown.setflags(write=False)
-    return {"x": shown}, kept.fill
-
-
-@maker
-def rows_of_arrays() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros((ROWS, 3), np.int32)
-    return {"x": kept}, kept.fill
-
-
-@maker
-def durations() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros(ROWS, "timedelta64[us]")
-    return {"x": kept}, lambda number: kept.fill(np.timedelta64(number, "us"))
-
-
-@maker
-def masked() -> tuple[Any, Callable[[int], None]]:
-    kept = np.ma.masked_array(np.zeros(ROWS), [True] + [False] * (ROWS - 1))
-    return {"x": kept}, lambda number: kept.data.fill(number)
-
-
-@maker
-def bytes_that_can_be_written() -> tuple[Any, Callable[[int], None]]:
-    kept = bytearray(8 * ROWS)
-    return {"x": np.frombuffer(kept)}, lambda number: np.frombuffer(kept).fill(number)
-
-
-@maker
-def arrow_array() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros(ROWS)
-    return {"x": pa.array(kept)}, kept.fill
-
-
-@maker
-def record_batch() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros(ROWS)
-    return pa.record_batch({"x": pa.array(kept)}), kept.fill
-
-
-@maker
-def slice_of_texts() -> tuple[Any, Callable[[int], None]]:
+def slice_of_texts() -> Made:
     kept = bytearray(2 * ROWS)
     offsets = pa.py_buffer(np.arange(2 * ROWS + 1, dtype=np.int32))
     texts = pa.StringArray.from_buffers(2 * ROWS, offsets, pa.py_buffer(kept))
@@ -91,22 +46,31 @@ def slice_of_texts() -> tuple[Any, Callable[[int], None]]:
     return pa.record_batch({"x": texts.slice(ROWS)}), fill
 
 
-@maker
-def nested() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros(ROWS)
-    return pa.record_batch({"x": pa.StructArray.from_arrays([pa.array(kept)], ["a"])}), kept.fill
+def bytes_that_can_be_written() -> Made:
+    kept = bytearray(8 * ROWS)
+    return {"x": np.frombuffer(kept)}, lambda number: np.frombuffer(kept).fill(number)
 
 
-@maker
-def table() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros(ROWS)
-    return pa.table({"x": pa.array(kept)}), kept.fill
+def locked(array: Any) -> Any:
+    array.setflags(write=False)
+    return array
 
 
-@maker
-def frame() -> tuple[Any, Callable[[int], None]]:
-    kept = np.zeros(ROWS)
-    return pl.DataFrame({"x": kept}), kept.fill
+MAKERS: dict[str, Callable[[], Made]] = {
+    "array": zeros(lambda kept: {"x": kept}),
+    "view that cannot be written": zeros(lambda kept: {"x": locked(kept[ROWS:])}, 2 * ROWS),
+    "rows of arrays": zeros(lambda kept: {"x": kept}, (ROWS, 3), "i4"),
+    "durations": zeros(lambda kept: {"x": kept}, dtype="m8[us]"),
+    "masked": zeros(lambda kept: {"x": np.ma.masked_array(kept, [True] + [False] * (ROWS - 1))}),
+    "bytes that can be written": bytes_that_can_be_written,
+    "arrow array": zeros(lambda kept: {"x": pa.array(kept)}),
+    "record batch": zeros(lambda kept: pa.record_batch({"x": pa.array(kept)})),
+    "slice of texts": slice_of_texts,
+    "nested": zeros(lambda kept: pa.record_batch({"x": pa.StructArray.from_arrays([pa.array(kept)], ["a"])})),
+    "table": zeros(lambda kept: pa.table({"x": pa.array(kept)})),
+    "frame": zeros(lambda kept: pl.DataFrame({"x": kept})),
+}
+"""Make something that may be handed over, and what fills it with a number."""
 
 
 def refilled(name: str) -> Callable[[int], Any]:
@@ -141,13 +105,8 @@ def test_a_generator_may_write_again_what_it_yielded(name: str) -> None:
     assert numbers(list(af.from_generator(lambda: map(at, range(5)), elements="batches"))) == EXPECTED
 
 
-FORMATS = {"array": "numpy", "rows_of_arrays": "numpy", "arrow_array": "numpy", "record_batch": "arrow"}
-FORMATS |= {
-    "view_that_cannot_be_written": "numpy",
-    "nested": "arrow",
-    "slice_of_texts": "arrow",
-    "frame": "polars",
-}
+FORMATS = dict.fromkeys(("array", "rows of arrays", "arrow array", "view that cannot be written"), "numpy")
+FORMATS |= dict.fromkeys(("record batch", "nested", "slice of texts"), "arrow") | {"frame": "polars"}
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -208,12 +167,10 @@ def test_rows_may_be_written_again() -> None:
     assert found.to_table().to_pylist() == [
         {"list": [number], "nested": [[0], [number]], "array": [number, number]} for number in range(3)
     ]
-    assert af.range(3).map_rows(lambda given: {"list": fill(given)["list"]}).to_table()[
-        "list"
-    ].to_pylist() == [[0], [1], [2]]
-    assert af.from_generator(fills, elements="batches").to_table()["nested"].to_pylist() == [
-        [[0], [n]] for n in range(3)
-    ]
+    alone = af.range(3).map_rows(lambda given: {"list": fill(given)["list"]})
+    assert rows_of(alone, "list") == [[0], [1], [2]]
+    made = af.from_generator(fills, elements="batches")
+    assert rows_of(made, "nested") == [[[0], [number]] for number in range(3)]
     same = {"a": 1, "b": "text", "c": None}
     assert copied_value(same) == same and copied_value(([1], bytearray(b"x"))) == ([1], b"x")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
@@ -59,3 +60,13 @@ def plain(value: Any) -> Any:
 def dtype_of(value: Any) -> str:
     """Returns the name of a dtype, the same in all frameworks."""
     return str(value.dtype).removeprefix("torch.")
+
+
+def address(array: Any) -> int:
+    """Returns where the values of an array or of a tensor lie."""
+    return int(np.asarray(array).__array_interface__["data"][0])
+
+
+def memory(rows: pa.RecordBatch) -> bytes:
+    """Returns the bytes of all buffers."""
+    return b"".join(bytes(buffer) for column in rows.columns for buffer in column.buffers() if buffer)

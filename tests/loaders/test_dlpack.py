@@ -10,6 +10,7 @@ import pytest
 
 from arrowflow.errors import SchemaError
 from arrowflow.loaders.dlpack import DlpackExport
+from tests.loaders.frameworks import address, memory
 
 KINDS = [
     pa.int8(),
@@ -33,14 +34,6 @@ def batch(num_rows: int = 16) -> pa.RecordBatch:
     tensor = pa.fixed_shape_tensor(pa.int32(), (2, 2), permutation=[1, 0])
     columns[-1] = pa.ExtensionArray.from_storage(tensor, pa.FixedSizeListArray.from_arrays(columns[-1], 4))
     return pa.RecordBatch.from_arrays(columns, names=[str(column.type) for column in columns])
-
-
-def address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def memory(rows: pa.RecordBatch) -> bytes:
-    return b"".join(bytes(buffer) for column in rows.columns for buffer in column.buffers() if buffer)
 
 
 @pytest.mark.parametrize("sliced", [False, True])

@@ -17,6 +17,7 @@ import arrowflow as af
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.loaders.numpy import NumpyExport
 from tests.effort import scaled
+from tests.loaders.frameworks import address
 
 FLAT = {
     **{kind: str(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
@@ -51,10 +52,6 @@ def batch_of(**columns: Any) -> pa.RecordBatch:
 
 def export(batch: pa.RecordBatch, *, owned: bool = True) -> dict[str, Any]:
     return NumpyExport(batch.schema, owned=owned)(batch)
-
-
-def address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 @pytest.mark.parametrize("kind", FLAT, ids=str)

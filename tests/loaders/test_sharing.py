@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,14 +114,22 @@ def assert_equal(found: list[list[Any]], expected: list[list[Any]]) -> None:
             assert np.array_equal(array, same, equal_nan=array.dtype.kind == "f")
 
 
+def ways(name: str) -> list[tuple[str, str]]:
+    """Returns all sources for one loader, and some for the others, which differ in the memory that they copy."""
+    sources = SOURCES if name == "to_numpy" else ("ipc", "memory", "cache", "aliases", "shuffle")
+    asked = itertools.product(("ipc", "cache", "aliases"), ("masks", "ragged"))
+    return [*((source, "as it is") for source in sources), *asked]
+
+
 @pytest.mark.parametrize(
-    ("source", "asked"),
+    ("name", "source", "asked"),
     [
-        *((source, "as it is") for source in SOURCES),
-        *((source, asked) for source in ("ipc", "cache", "aliases") for asked in ("masks", "ragged")),
+        pytest.param(name, source, asked, marks=loader.marks)
+        for loader in installed(ARRAYS)
+        for (name,) in [loader.values]
+        for source, asked in ways(name)
     ],
 )
-@array_loaders
 def test_writing_into_every_batch_changes_nothing_else(
     name: str, source: str, asked: str, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import arrowflow as af
 from arrowflow.errors import ArrowflowError, MissingPackageError, SchemaError
 from arrowflow.loaders.torch import TorchExport
+from tests.loaders.frameworks import address, memory
 
 KINDS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
@@ -47,14 +48,6 @@ def batch(num_rows: int = 16) -> pa.RecordBatch:
         flat = pa.Array.from_buffers(kind, num_rows * 4, [None, pa.py_buffer(bytearray(bytes(buffer)))])
         columns[f"{kind}[4]"] = pa.FixedSizeListArray.from_arrays(flat, 4)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def memory(rows: pa.RecordBatch) -> bytes:
-    return b"".join(bytes(buffer) for column in rows.columns for buffer in column.buffers() if buffer)
-
-
-def address(tensor: Any) -> int:
-    return int(np.asarray(tensor).__array_interface__["data"][0])
 
 
 @pytest.mark.parametrize("sliced", [False, True])

@@ -93,6 +93,7 @@ except af.SourceError as error:
 """
 
 
+@pytest.mark.slow
 def test_google_without_credentials_says_so_soon(tmp_path: Path) -> None:
     """The client asks for an account of this machine, and is told to come back later, for ever.
 

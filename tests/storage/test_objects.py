@@ -14,6 +14,7 @@ from arrowflow.storage.retries import Patience
 from tests.ops.tables import refused
 from tests.servers.proxy import Fate, Proxy, Request
 from tests.servers.s3 import S3Server
+from tests.storage.services import Services
 
 pytestmark = pytest.mark.any_version
 
@@ -62,7 +63,7 @@ def test_a_listing_in_memory_while_another_thread_puts(monkeypatch: pytest.Monke
                 held["b"] = 2
         return whole(client, *args, **kwargs)
 
-    services = Patient()
+    services = Services()
     objects = in_memory().served_by(services)
     memory = type(fsspec.filesystem("memory"))
     whole = memory.find
@@ -104,32 +105,10 @@ class Answering(Proxy):
         return True
 
 
-class Patient:
-    """Services that try again at once."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def now(self) -> float:
-        return 0.0
-
-    def wait(self, seconds: float) -> bool:
-        return True
-
-    def retried(self, why: str) -> None:
-        self.told.append(why)
-
-    def together(self, calls: Any) -> list[Any]:
-        return [call() for call in calls]
-
-    def hedged(self, call: Any, seconds: float) -> Any:
-        return call()
-
-
 def test_answers_that_other_stores_give(s3_server: S3Server) -> None:
     with Answering(s3_server.address) as proxy:
         proxy.answers = []
-        services = Patient()
+        services = Services()
         objects = in_s3(s3_server, proxy.url).served_by(services)
         proxy.answers = [("412 Precondition Failed", "PreconditionFailed")]
         assert not objects.put("a", b"x"), "without the name of the condition, which only Amazon tells"
@@ -142,19 +121,11 @@ def test_answers_that_other_stores_give(s3_server: S3Server) -> None:
         )
 
 
-class Hedging(Patient):
-    """Services that note which calls may be made twice."""
-
-    def hedged(self, call: Any, seconds: float) -> Any:
-        self.told.append("twice")
-        return call()
-
-
 def test_what_changes_the_store_is_not_hedged() -> None:
     """A second removal might come after the next put, and remove what that made."""
     address = f"memory://{uuid.uuid4().hex}/a/"
     requests = Requests(Patience(hedge_seconds=0.1))
-    services = Hedging()
+    services = Services()
     objects = Objects.at(address, None, operator="cache", requests=requests).served_by(services)
     objects.check("folder/name", b"data")
     objects.remove("folder/name")
@@ -162,7 +133,7 @@ def test_what_changes_the_store_is_not_hedged() -> None:
     assert services.told == []
     assert objects.read("folder/name", 4).to_pybytes() == b"data"
     assert objects.sizes("folder") == {"name": 4}
-    assert services.told == ["twice"] * 2, "reads and listings are"
+    assert services.told == ["hedged after 0.1 s"] * 2, "reads and listings are"
 
 
 class Old(type(fsspec.filesystem("memory"))):  # type: ignore[misc]

@@ -97,17 +97,6 @@ def test_an_object_that_becomes_shorter_in_an_epoch(
         refused(af.SourceError, ds.to_table, "there is no such file")
 
 
-def test_a_small_object_that_becomes_shorter_before_its_footer_is_read(
-    s3_server: S3Server, filesystem: Any
-) -> None:
-    bucket = s3_server.bucket()
-    first, second = (put(s3_server, f"{bucket}/{name}.parquet", content(0, 1000)) for name in "ab")
-    ds = af.read_parquet([first, second], filesystem=filesystem)
-    _ = ds.schema
-    put(s3_server, second, b"")
-    refused(af.SourceError, ds.to_table, "the file has changed since it was listed", "b.parquet")
-
-
 @pytest.mark.parametrize("rows", [500, 2000])
 def test_files_are_listed_again_after_a_change(s3_server: S3Server, filesystem: Any, rows: int) -> None:
     """As the error says: the next epoch of the same dataset, or of its loader, has the rows of the new object."""
@@ -165,12 +154,15 @@ def test_an_object_of_one_row_group(s3_server: S3Server, s3_proxy: Proxy, kind: 
     bucket.check(found, ended=not error)
 
 
-def test_an_object_that_is_replaced_before_its_footer_is_read(s3_server: S3Server, filesystem: Any) -> None:
+@pytest.mark.parametrize(("before", "after"), [(1000, 0), (ROWS // 4, ROWS // 8)], ids=["small", "large"])
+def test_an_object_that_changes_before_its_footer_is_read(
+    s3_server: S3Server, filesystem: Any, before: int, after: int
+) -> None:
     bucket = s3_server.bucket()
-    first, second = (put(s3_server, f"{bucket}/{name}.parquet", content(0)) for name in "ab")
+    first, second = (put(s3_server, f"{bucket}/{name}.parquet", content(0, before)) for name in "ab")
     ds = af.read_parquet([first, second], filesystem=filesystem)
     _ = ds.schema
-    put(s3_server, second, content(0, ROWS // 2))
+    put(s3_server, second, content(0, after) if after else b"")
     refused(af.SourceError, ds.to_table, "the file has changed since it was listed", "b.parquet")
 
 

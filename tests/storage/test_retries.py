@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import pickle
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -22,36 +21,9 @@ from arrowflow.storage.retries import (
     ShortRead,
     passing,
 )
+from tests.storage.services import Services
 
 pytestmark = pytest.mark.any_version
-
-
-class Hand:
-    """Services with a clock that waiting moves."""
-
-    def __init__(self, *, goes_on: bool = True) -> None:
-        self.time = 0.0
-        self.pauses: list[float] = []
-        self.told: list[str] = []
-        self.goes_on = goes_on
-
-    def now(self) -> float:
-        return self.time
-
-    def wait(self, seconds: float) -> bool:
-        self.pauses.append(seconds)
-        self.time += seconds
-        return self.goes_on
-
-    def retried(self, why: str) -> None:
-        self.told.append(why)
-
-    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        return [call() for call in calls]
-
-    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
-        self.told.append(f"hedged after {seconds} s")
-        return call()
 
 
 class Answers:
@@ -148,7 +120,7 @@ def test_clients_say_that_connections_failed(module: str) -> None:
 
 
 def test_a_request_is_made_until_it_succeeds() -> None:
-    hand = Hand()
+    hand = Services()
     request = Answers(TimeoutError(), ConnectionResetError(), b"data")
     assert Patience().persist(request, hand) == b"data"
     assert hand.told == ["time-out", "lost connection"]
@@ -159,7 +131,7 @@ def test_a_request_is_made_until_it_succeeds() -> None:
 
 @pytest.mark.parametrize("retries", [0, 1, 4])
 def test_so_many_retries(retries: int) -> None:
-    hand, error = Hand(), TimeoutError("the last one")
+    hand, error = Services(), TimeoutError("the last one")
     request = Answers(*[TimeoutError()] * retries, error)
     with pytest.raises(TimeoutError) as caught:
         Patience(retries).persist(request, hand)
@@ -170,14 +142,14 @@ def test_so_many_retries(retries: int) -> None:
 
 @pytest.mark.parametrize("error", [PermissionError("403"), FileNotFoundError("404"), SourceError("bad data")])
 def test_what_another_try_would_meet_again_raises_at_once(error: Exception) -> None:
-    hand, request = Hand(), Answers(error)
+    hand, request = Services(), Answers(error)
     with pytest.raises(type(error)):
         Patience().persist(request, hand)
     assert (len(request.limits), hand.pauses) == (1, [])
 
 
 def test_the_deadline_counts_all_tries() -> None:
-    hand, request = Hand(), Answers(TimeoutError())
+    hand, request = Services(), Answers(TimeoutError())
     with pytest.raises(TimeoutError):
         Patience(retries=1000, deadline_seconds=60).persist(request, hand)
     assert 40 < hand.time <= 60
@@ -187,7 +159,7 @@ def test_the_deadline_counts_all_tries() -> None:
 
 def test_what_a_slow_line_takes_is_no_part_of_the_deadline() -> None:
     """A request that waited for others for ten minutes may fail, and is made again."""
-    hand, answers = Hand(), Answers(ConnectionResetError(), b"data")
+    hand, answers = Services(), Answers(ConnectionResetError(), b"data")
 
     def slow(limit: float) -> object:
         hand.time += 600
@@ -198,14 +170,14 @@ def test_what_a_slow_line_takes_is_no_part_of_the_deadline() -> None:
 
 
 def test_a_file_that_is_shorter_is_not_asked_for_long() -> None:
-    hand, request = Hand(), Answers(ShortRead("expected 9 bytes, got 5"))
+    hand, request = Services(), Answers(ShortRead("expected 9 bytes, got 5"))
     with pytest.raises(ShortRead):
         Patience().persist(request, hand)
     assert hand.told == ["cut short"] * SHORT_RETRIES
 
 
 def test_a_run_that_ends_ends_the_wait() -> None:
-    hand, request = Hand(goes_on=False), Answers(TimeoutError())
+    hand, request = Services(goes_on=False), Answers(TimeoutError())
     with pytest.raises(TimeoutError):
         Patience().persist(request, hand)
     assert len(request.limits) == len(hand.pauses) == 1
@@ -219,7 +191,7 @@ def test_nothing_is_tried_again_where_nobody_can_wait() -> None:
 
 def test_a_store_that_is_down_is_asked_so_often_and_no_more() -> None:
     """Whatever number of reads fail, all retries of a store share its tokens."""
-    hand, seconds = Hand(), 30.0
+    hand, seconds = Services(), 30.0
     patience = Patience(retries=10**6, deadline_seconds=seconds)
     tries = 0
     for _ in range(100):
@@ -240,7 +212,7 @@ def test_tokens_come_back() -> None:
 
 def test_requests_are_hedged_only_if_asked_for() -> None:
     for hedge_seconds, told in ((None, []), (0.5, ["hedged after 0.5 s"])):
-        hand = Hand()
+        hand = Services()
         assert Patience(hedge_seconds=hedge_seconds).persist(Answers(b"data"), hand) == b"data"
         assert hand.told == told
 

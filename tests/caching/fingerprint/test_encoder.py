@@ -96,56 +96,14 @@ class Plain:
 
 
 def test_plain_values_are_told_apart() -> None:
-    differ(
-        None,
-        False,
-        True,
-        0,
-        1,
-        -1,
-        1 << 70,
-        0.0,
-        -0.0,
-        1.0,
-        float("inf"),
-        float("nan"),
-        1j,
-        "",
-        "1",
-        b"1",
-        ...,
-    )
-    differ(
-        (),
-        [],
-        {},
-        set(),
-        frozenset(),
-        (1,),
-        [1],
-        {1: 1},
-        {1},
-        frozenset([1]),
-        (1, 2),
-        (2, 1),
-        ((1,), 2),
-        (1, (2,)),
-    )
-    differ(
-        "ab",
-        ["ab"],
-        ["a", "b"],
-        ["a", ["b"]],
-        [["a"], "b"],
-        "a\ud800",
-        {"a": "b"},
-        {"b": "a"},
-        {"a": 1},
-        {"a": 1.0},
-    )
-    differ(
-        range(3), range(0, 3, 2), slice(3), slice(0, 3), 10**5000, 10**5000 + 1, [10**5000], bytearray(b"1")
-    )
+    numbers = [None, False, True, 0, 1, -1, 1 << 70, 0.0, -0.0, 1.0, float("inf"), float("nan"), 1j]
+    differ(*numbers, "", "1", b"1", ...)
+    lists = [(), [], {}, set(), frozenset(), (1,), [1], {1: 1}, {1}, frozenset([1]), (1, 2), (2, 1)]
+    differ(*lists, ((1,), 2), (1, (2,)))
+    texts = ["ab", ["ab"], ["a", "b"], ["a", ["b"]], [["a"], "b"], "a\ud800"]
+    differ(*texts, {"a": "b"}, {"b": "a"}, {"a": 1}, {"a": 1.0})
+    long = [10**5000, 10**5000 + 1, [10**5000]]
+    differ(range(3), range(0, 3, 2), slice(3), slice(0, 3), *long, bytearray(b"1"))
     differ([True], [1], [1.0], ["1"], [None], ["None"], [float("nan")], [-0.0], [0.0])
 
 
@@ -366,8 +324,8 @@ def test_cycles_end_and_sharing_counts() -> None:
 
 def test_long_chains_of_calls_are_no_deep_recursion() -> None:
     def chain(last: int) -> Any:
-        lines = [f"def g{number}(x): return g{number + 1}(x)" for number in range(2_000)]
-        return made("\n".join([*lines, f"def g2000(x): return {last}", "f = g0"]))
+        lines = [f"def g{number}(x): return g{number + 1}(x)" for number in range(1_200)]
+        return made("\n".join([*lines, f"def g1200(x): return {last}", "f = g0"]))
 
     same(chain(1), chain(1))
     differ(chain(1), chain(2))
@@ -524,24 +482,17 @@ def test_files_among_the_packages_count_by_what_they_hold(
     assert len(found) == 2
 
 
-def test_own_modules_count_by_what_is_used_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
+def test_own_modules_count_by_what_is_used_of_them(own: Callable[[dict[str, str]], None]) -> None:
+    uses = ["import own_helper\ndef f(x): return own_helper.scale(x)"]
+    uses += ["def f(x):\n import own_helper\n return own_helper.scale(x)"]
+    uses += ["def f(x):\n from own_helper import scale\n return scale(x)"]
 
-    def written(factor: int, other: int, late: str = "") -> tuple[str, str, str]:
-        (tmp_path / "own_helper.py").write_text(
-            f"FACTOR = {factor}\n{late}\ndef scale(x): return x * FACTOR\ndef other(x): return {other}\n"
-        )
-        importlib.invalidate_caches()
-        for name in ("own_helper",):
-            sys.modules.pop(name, None)
-        pathlib.Path(importlib.util.cache_from_source(str(tmp_path / "own_helper.py"))).unlink(
-            missing_ok=True
-        )
-        by_global = made("import own_helper\ndef f(x): return own_helper.scale(x)")
-        late_one = made("def f(x):\n import own_helper\n return own_helper.scale(x)")
-        from_one = made("def f(x):\n from own_helper import scale\n return scale(x)")
+    def written(factor: int, other: int, late: str = "") -> list[str]:
+        scale = f"FACTOR = {factor}\n{late}\ndef scale(x): return x * FACTOR"
+        own({"own_helper.py": f"{scale}\ndef other(x): return {other}\n"})
+        functions = [made(use) for use in uses]
         sys.modules.pop("own_helper")  # whether it was imported before makes no difference
-        return digest(late_one), digest(from_one), digest(by_global)
+        return [digest(function) for function in reversed(functions)]
 
     first = written(2, 0)
     assert written(2, 1) == first

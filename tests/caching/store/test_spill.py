@@ -241,6 +241,7 @@ def test_holes_take_no_space(tmp_path: Path) -> None:
     assert chunk.num_rows == 10
 
 
+@pytest.mark.slow
 def test_kill_leaves_nothing(tmp_path: Path) -> None:
     code = """
 import sys

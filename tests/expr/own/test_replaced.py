@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ NEW = {
     "nulls": pl.Series([None if number % 5 else number for number in range(KEYS)]),
     "codes": pl.Series(["a", "b", "c"] * (KEYS // 3), dtype=pl.Enum(["a", "b", "c"])),
 }
+
+KINDS, DEFAULTS = ("numbers", "texts"), ("none", "null", "value")
 
 
 def both(frame: pl.DataFrame, expr: pl.Expr) -> tuple[pl.Series, str]:
@@ -57,10 +60,13 @@ def test_whole_numbers_of_each_type(dtype: Any) -> None:
     assert made_by(text) == "arrow"
 
 
-@pytest.mark.parametrize("new", NEW.values(), ids=NEW.keys())
-@pytest.mark.parametrize("kind", ["numbers", "texts"])
-@pytest.mark.parametrize("default", ["none", "null", "value"])
-def test_new_values_of_each_type_with_nulls(new: pl.Series, kind: str, default: str) -> None:
+# Each type of values with one way, and one of them with each.
+WAYS = [*((name, "texts", "value") for name in NEW), *(("nulls", *way) for way in product(KINDS, DEFAULTS))]
+
+
+@pytest.mark.parametrize(("name", "kind", "default"), dict.fromkeys(WAYS))
+def test_new_values_of_each_type_with_nulls(name: str, kind: str, default: str) -> None:
+    new = NEW[name]
     old = pl.Series(np.arange(KEYS) * 3)
     values = pl.Series([None if row % 11 == 0 else row * 3 % (3 * KEYS) for row in range(1_000)])
     if kind == "texts":

@@ -19,7 +19,7 @@ from arrowflow.expr.parse import polars_tree
 from arrowflow.expr.parse.lifted import Constant, Text, dumps, lifted, like, loads, pieces, whole
 from tests.ops.tables import rows_of
 
-KEYS = list(range(0, 20_000, 2))
+KEYS = list(range(0, 8_000, 2))
 LOOKS_LIKE_A_KEY = b"\xa6Series\xc5\x10\x00\xff\xff\xff\xff"
 x = pl.col("row")
 LONG: dict[str, pl.Expr] = {
