@@ -322,7 +322,9 @@ EDGES: dict[str, list[Any]] = {
     "float32": [3.4028234663852886e38, -3.4028234663852886e38, 65520.0],
     "float64": [1.7976931348623157e308, -3.4028236e38, 3.4e38, 65519.0],
 } | {
-    f"{sign}int{bits}": [0, 1, (1 << bits) - 1] if sign else [-(1 << bits - 1), -1, (1 << bits - 1) - 1]
+    f"{sign}int{bits}": [0, 1, 1 << bits - 1, (1 << bits) - 1]
+    if sign
+    else [-(1 << bits - 1), -1, (1 << bits - 1) - 1]
     for bits in (8, 16, 32, 64)
     for sign in ("", "u")
 }

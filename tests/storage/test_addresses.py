@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -303,12 +302,6 @@ def test_ranges_outside_of_a_file_are_not_asked_for(memory: Any, outside: tuple[
         store.fetch_ahead(files[0], [outside])
     assert caught.value.file == files[0].path
     assert store.fetch_ahead(files[0], [(5, 5), (7, 6)]).held == {}
-
-
-def test_large_file_system_paths_need_no_listing(tmp_path: Path) -> None:
-    for index in range(50):
-        (tmp_path / f"{index:03}.parquet").touch()
-    assert len(names([os.fspath(path) for path in tmp_path.iterdir()])) == 50
 
 
 def test_a_row_is_no_path() -> None:

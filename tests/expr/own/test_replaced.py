@@ -135,18 +135,8 @@ def test_a_value_without_a_new_one_and_a_value_twice_are_refused() -> None:
         rows.select(pl.col("x").replace_strict(twice, keys, default=0)).to_table()
 
 
-def test_states_and_rows_are_those_of_any_borders() -> None:
+def test_rows_are_those_of_any_borders() -> None:
     keys = pl.Series(np.arange(KEYS))
     rows = af.range(10_000).with_columns(y=pl.col("id").replace_strict(keys, keys * 2, default=-1))
-    whole = rows.to_table()["y"].to_numpy()
     ids = np.arange(10_000)
-    assert (whole == np.where(ids < KEYS, ids * 2, -1)).all()
-    loader = rows.shuffle(1_000, seed=1).batch(64).to_numpy()
-    batches = iter(loader)
-    for _ in range(50):
-        next(batches)
-    state = loader.state_dict()
-    rest = [batch["y"].tolist() for batch in batches]
-    other = rows.shuffle(1_000, seed=1).batch(64).to_numpy()
-    other.load_state_dict(state)
-    assert [batch["y"].tolist() for batch in other] == rest
+    assert (rows.to_table()["y"].to_numpy() == np.where(ids < KEYS, ids * 2, -1)).all()
