@@ -104,5 +104,8 @@ def _survivors(before: set[threading.Thread]) -> list[threading.Thread]:
     return [
         thread
         for thread in threading.enumerate()
-        if thread.name.startswith(THREAD_NAME_PREFIX) and thread not in before
+        if thread.name.startswith(THREAD_NAME_PREFIX)
+        and thread not in before
+        and thread.ident
+        is not None  # Python lists a thread for good whose start was interrupted before it ran
     ]
