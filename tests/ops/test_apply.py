@@ -8,16 +8,11 @@ import polars as pl
 import pytest
 
 import arrowflow as af
-from arrowflow.testing import check_operator
 from tests.ops.tables import NUMBERS, refused
 
 
 def features(ds: af.Dataset) -> af.Dataset:
     return ds.filter(pl.col("row") > 2).with_columns(y=pl.col("x") * 2)
-
-
-def test_contracts() -> None:
-    check_operator(lambda ds: ds.apply(features), NUMBERS, ordered_by="row")
 
 
 def test_it_is_the_same_plan_as_written_out() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -44,25 +43,30 @@ CASES: Final[dict[str, Apply]] = {
 }
 
 
-def dataset(name: str, path: Path | None) -> af.Dataset:
+def table(name: str) -> pa.Table:
     # Polars' own name for a column without one is taken.
-    columns = {name: [1, None, 3], "column_0": ["a", "b", None], "n": [1.0, 2.0, 3.0]}
-    if path is None:
-        return af.from_arrow(pa.table(columns))
-    pq.write_table(pa.table(columns), path, row_group_size=2)
-    return af.read_parquet(path)
+    return pa.table({name: [1, None, 3], "column_0": ["a", "b", None], "n": [1.0, 2.0, 3.0]})
 
 
-@pytest.mark.parametrize("file", ["", "x.parquet"], ids=["memory", "file"])
+@pytest.fixture(scope="module", params=["memory", "file"])
+def sources(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[af.Dataset]:
+    """The same rows with and without a name."""
+    tables = [table(name) for name in ("", "k")]
+    if request.param == "memory":
+        return [af.from_arrow(each) for each in tables]
+    paths = [tmp_path_factory.mktemp("named") / "x.parquet" for _ in tables]
+    for each, path in zip(tables, paths, strict=True):
+        pq.write_table(each, path, row_group_size=2)
+    return [af.read_parquet(path) for path in paths]
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_a_column_without_a_name(case: str, file: str, tmp_path: Path) -> None:
-    path = tmp_path / file if file else None
-    found = CASES[case](dataset("", path), "").to_table()
-    expected = CASES[case](dataset("k", path), "k").to_table()
+def test_a_column_without_a_name(case: str, sources: list[af.Dataset]) -> None:
+    found, expected = (CASES[case](ds, name).to_table() for ds, name in zip(sources, ("", "k"), strict=True))
     names = ["" if name == "k" else name for name in expected.schema.names]
     assert found.equals(expected.rename_columns(names))
 
 
 def test_data_frames_keep_their_names() -> None:
-    (frame,) = dataset("", None).batch(3).to_polars()
+    (frame,) = af.from_arrow(table("")).batch(3).to_polars()
     assert frame.columns == ["", "column_0", "n"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -67,6 +67,9 @@ def methods() -> set[str]:
     return {name for name, kind in returned.items() if kind == "Dataset" and not name.startswith("_")}
 
 
+ALL = methods() | COMBINING
+
+
 def words(code: CodeType) -> Iterator[str]:
     """Yields the names of what code calls, also inside of it."""
     yield from code.co_names
@@ -99,15 +102,11 @@ def test_the_methods_are_found() -> None:
     assert {"zip", "sample_from_datasets", "choose_from_datasets"} == COMBINING
 
 
-def test_every_operator_is_in_the_table_of_operators() -> None:
+def test_the_table_of_operators_has_them_all_with_plans_that_call_them() -> None:
     """`OPERATORS` in `tests/ops/tables.py`: plans, pickles, types, fingerprints, contracts."""
     # The first comes right after files, the second makes the node of `split_by_rank`.
-    assert set(OPERATORS) == (methods() | COMBINING) - {"with_provenance", "with_engine"}
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_of_the_table_is_the_one_it_is_called(name: str) -> None:
-    assert name in called([OPERATORS[name]])
+    assert set(OPERATORS) == ALL - {"with_provenance", "with_engine"}
+    assert [name for name, apply in OPERATORS.items() if name not in called([apply])] == []
 
 
 def test_every_operator_is_known_to_be_allowed_or_refused_after_batch() -> None:
@@ -115,22 +114,23 @@ def test_every_operator_is_known_to_be_allowed_or_refused_after_batch() -> None:
     assert sorted(known) == sorted(OPERATORS)
 
 
-def test_every_operator_is_in_random_plans() -> None:
-    """`LIBRARY`, and the reference beside it, in `tests/oracles/plans.py`."""
-    assert (methods() | COMBINING) - called(LIBRARY.values()) == NOT_IN_PLANS.keys()
-
-
-def test_every_operator_is_counted_by_columns() -> None:
-    """`PIPELINES` in `tests/linear/pipelines.py`."""
-    assert (methods() | COMBINING) - called(PIPELINES.values()) == NOT_COUNTED.keys()
+@pytest.mark.parametrize(
+    ("plans", "left_out"),
+    [(LIBRARY, NOT_IN_PLANS), (PIPELINES, NOT_COUNTED)],
+    ids=["LIBRARY in tests/oracles/plans.py", "PIPELINES in tests/linear/pipelines.py"],
+)
+def test_every_operator_is_in_random_plans_and_is_counted_by_columns(
+    plans: Mapping[str, Callable[..., Any]], left_out: Mapping[str, str]
+) -> None:
+    assert ALL - called(plans.values()) == left_out.keys()
 
 
 def test_every_operator_is_documented() -> None:
-    assert documented() == methods() | COMBINING
+    assert documented() == ALL
 
 
 def test_the_docs_say_of_every_operator_whether_it_runs_in_parts() -> None:
     """The table of `docs/ranks.md`."""
     page = (DOCS / "ranks.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^\| in parts \| whole \|\n((?:\|.*\n)+)", page, re.MULTILINE)
-    assert (methods() | COMBINING) - set(re.findall(r"`(\w+)", table)) == NOT_OF_RANKS.keys()
+    assert ALL - set(re.findall(r"`(\w+)", table)) == NOT_OF_RANKS.keys()
