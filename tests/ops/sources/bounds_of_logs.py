@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import arrowflow as af
 from arrowflow.expr import parse_expression
 from arrowflow.ops.sources.files.file_scan import files_wanted, match_test
+from tests.ops.tables import refused
 
 
 def moment(microseconds: int) -> datetime.datetime:
@@ -61,6 +62,21 @@ def check_bounds_of(name: str, ds: af.Dataset) -> None:
         assert set(counts) <= {without_values, 0}
     else:
         assert max(counts) > without_values
+
+
+def check_state_of_version(read: Callable[..., af.Dataset], change: Callable[[], object], *texts: str) -> Any:
+    """Checks that a state goes on with the version it is of, which is given as `then`, and with no later one."""
+    with iter(read().batch(2)) as batches:
+        next(batches)
+        state = batches.state_dict()
+        expected = [value for batch in batches for value in batch["x"].to_pylist()]
+    change()
+    with iter(read().batch(2)) as later:
+        refused(af.StateError, lambda: later.load_state_dict(state), *texts)
+    with iter(read(then=True).batch(2)) as same:
+        same.load_state_dict(state)
+        assert [value for batch in same for value in batch["x"].to_pylist()] == expected
+    return state
 
 
 def _atom(rng: random.Random) -> pl.Expr:

@@ -90,11 +90,8 @@ def specs_of(chain: Chain) -> list[KernelSpec]:
 @pytest.mark.parametrize("declared", [False, True])
 def test_rows_go_on_in_the_middle_of_a_split(declared: bool) -> None:
     schema = pa.schema({"x": pa.list_(pa.int64()), "y": pa.int64()}) if declared else None
-    for size in (97, GROUP_ROWS, 1000):
-        check_resume(
-            lambda size=size: af.from_generator(counted(), schema).batch(size),  # type: ignore[misc]
-            in_full=size == GROUP_ROWS,
-        )
+    check_resume(lambda: af.from_generator(counted(), schema).batch(GROUP_ROWS), in_full=True)
+    check_resume(lambda: af.from_generator(counted(), schema).batch(97 if declared else 500))
     check_resume(lambda: af.from_generator(counted(40), schema).map(lambda batch, rng: batch, seed=1))
     check_resume(lambda: af.from_generator(counted(), schema).shuffle(100, seed=1).batch(64))
 
@@ -116,11 +113,19 @@ def test_a_generator_may_wait_for_its_consumer(cpu_budget: int) -> None:
     assert found == list(range(20))
 
 
-def test_a_generator_may_write_its_row_again() -> None:
-    torch = pytest.importorskip("torch")
+class Tensor:
+    """What the tensors of other libraries have."""
 
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.array
+
+
+def test_a_generator_may_write_its_row_again() -> None:
     def fn() -> Iterator[dict[str, Any]]:
-        array, tensor = np.zeros(3), torch.zeros(2)
+        array, tensor = np.zeros(3), Tensor(np.zeros(2))
         row: dict[str, Any] = {"list": [], "nested": [[0]], "dict": {"a": [0]}, "raw": bytearray(1)}
         row |= {"array": array, "tensor": tensor}
         for number in range(COUNT):
@@ -128,7 +133,7 @@ def test_a_generator_may_write_its_row_again() -> None:
             row["nested"][0][0] = row["dict"]["a"][0] = number
             row["raw"][0] = number % 256
             array.fill(number)
-            tensor.fill_(number)
+            tensor.array.fill(number)
             row["number"] = number
             yield row
             row["list"][:] = []

@@ -62,16 +62,10 @@ def listed(paths: Any, **options: Any) -> list[str]:
 # ---------------------------------------------------------------------------------------------- rows
 
 
-def test_contracts(tree: Path) -> None:
-    check_dataset(lambda: af.list_files(tree))
-    check_dataset(lambda: af.list_files(tree).batch(2))
+def test_contracts(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_dataset(lambda: af.list_files([str(tree / "*.parquet"), str(tree / "b")]).skip(1).take(4).batch(3))
-
-
-def test_contracts_between_its_splits(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_files, "MAX_CHUNK_ROWS", 3)
     assert sizes(af.list_files(tree)) == [3, 3, 1]
-    check_dataset(lambda: af.list_files(tree))
     check_dataset(lambda: af.list_files(tree).batch(2))
     check_dataset(lambda: af.list_files(tree).shuffle(4, seed=1).batch(2), epochs_differ=True)
 
@@ -81,13 +75,6 @@ def test_a_directory_gives_all_files_that_are_not_hidden(tree: Path) -> None:
     assert rows_of(ds, "path") == [str(tree / name) for name in sorted(NAMES)]
     assert ds.schema == pa.schema([("path", pa.string())])
     assert ds.num_rows == len(NAMES)
-
-
-def test_a_glob_decides_itself(tree: Path) -> None:
-    assert listed(tree / "*.txt") == [str(tree / "d.txt")]
-    assert listed(str(tree / "**" / "*.txt")) == [str(tree / "b/c/2.txt"), str(tree / "d.txt")]
-    assert listed(str(tree / "_*")) == [str(tree / "_SUCCESS"), str(tree / "_log/0.parquet")]
-    assert listed([str(tree / "d*"), tree / "a.parquet"]) == [str(tree / "d.txt"), str(tree / "a.parquet")]
 
 
 def test_it_is_listed_for_each_run(tree: Path) -> None:
@@ -199,14 +186,6 @@ def test_shuffle_permutes_the_files(tree: Path) -> None:
     assert len(set(map(tuple, orders))) > 1
 
 
-def test_a_map_reads_the_files(tree: Path) -> None:
-    def read(batch: pa.RecordBatch) -> pa.RecordBatch:
-        tables = [pq.read_table(pa.OSFile(path)) for path in batch.column("path").to_pylist()]
-        return pa.concat_tables(tables).combine_chunks().to_batches()[0]
-
-    assert rows_of(af.list_files(tree / "?.*").map(read)) == [0, 3, 6]
-
-
 # --------------------------------------------------------------------------------------------- states
 
 
@@ -230,22 +209,17 @@ def test_a_state_fits_the_same_files_elsewhere(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize("missing", ["none.parquet", "*.parquet", "nowhere/*", ""])
-def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
-    path = tmp_path / missing
-    refused(af.SourceError, lambda: af.list_files(path).schema, "list_files", str(path))
-    refused(af.SourceError, lambda: batches_of(af.list_files(path)), "list_files", str(path))
-
-
-def test_it_takes_paths_of_one_file_system(tree: Path, memory: Any) -> None:
-    both: list[Any] = [tree / "a.parquet", "memory://bucket/x.parquet"]
-    refused(af.PlanError, lambda: af.list_files(both).schema, "list_files", "one file system")
-    refused(af.SourceError, lambda: af.list_files([]).schema, "no paths given")
-
-
-@pytest.mark.parametrize("paths", [3, [3], b"a", "", None, [None]], ids=repr)
-def test_what_is_no_path(paths: Any) -> None:
-    refused(af.PlanError, lambda: af.list_files(paths).schema, "list_files", "expected a path")
+def test_errors_name_it(tmp_path: Path) -> None:
+    """Which there are is told in `tests/storage/test_addresses.py`."""
+    cases: list[tuple[Any, type[Exception], str]] = [
+        *((tmp_path / name, af.SourceError, str(tmp_path / name)) for name in ("none.parquet", "*", "")),
+        ([], af.SourceError, "no paths given"),
+        *((paths, af.PlanError, "expected a path") for paths in ("", None)),
+        ([tmp_path, "memory://bucket/x.parquet"], af.PlanError, "one file system"),
+    ]
+    for paths, error, text in cases:
+        refused(error, lambda paths=paths: af.list_files(paths).schema, "list_files", text)  # type: ignore[misc]
+        refused(error, lambda paths=paths: batches_of(af.list_files(paths)), "list_files", text)  # type: ignore[misc]
 
 
 def test_nothing_is_listed_before_it_is_bound() -> None:

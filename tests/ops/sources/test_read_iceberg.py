@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,13 @@ import pytest
 import arrowflow as af
 from arrowflow.testing import check_dataset
 from tests.effort import scaled
-from tests.ops.sources.bounds_of_logs import POOLS, check_bounds, check_bounds_of, drawn_files
+from tests.ops.sources.bounds_of_logs import (
+    POOLS,
+    check_bounds,
+    check_bounds_of,
+    check_state_of_version,
+    drawn_files,
+)
 from tests.ops.tables import refused
 
 pytest.importorskip("pyiceberg")
@@ -34,17 +40,25 @@ ROWS = pa.table(
 )
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    found = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/lake")
+    folder = tmp_path_factory.mktemp("iceberg")
+    found = SqlCatalog("test", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}/lake")
     found.create_namespace("n")
     yield found
     found.close()
 
 
 @pytest.fixture
+def new(catalog: Any) -> Iterator[Callable[..., Any]]:
+    """Makes a table."""
+    yield lambda *given, **options: catalog.create_table("n.new", *given, **options)
+    catalog.drop_table("n.new")
+
+
+@pytest.fixture(scope="module")
 def table(catalog: Any) -> Any:
     """Snapshots: rows in partitions with odd names, more of them, a wider type and a column that came later, rows deleted."""
     from pyiceberg.types import DoubleType, LongType
@@ -96,9 +110,9 @@ def test_filters_open_only_the_files_of_their_partitions(table: Any) -> None:
 
 
 @pytest.fixture
-def drawn(catalog: Any) -> Any:
+def drawn(new: Callable[..., Any]) -> Any:
     files = [file.set_column(1, "small", file["small"].cast(pa.int32())) for file in drawn_files()]
-    table = catalog.create_table("n.drawn", files[0].schema)
+    table = new(files[0].schema)
     for file in files:
         table.append(file)
     return table
@@ -111,10 +125,10 @@ def test_the_manifests_rule_out_no_file_with_a_match(drawn: Any) -> None:
         check_bounds_of(name, ds)
 
 
-def test_files_that_the_manifests_rule_out_are_not_opened(catalog: Any, opened: list[str]) -> None:
+def test_files_that_the_manifests_rule_out_are_not_opened(new: Callable[..., Any], opened: list[str]) -> None:
     from pyiceberg.types import LongType
 
-    table = catalog.create_table("n.days", pa.schema({"day": pa.int32(), "x": pa.int64()}))
+    table = new(pa.schema({"day": pa.int32(), "x": pa.int64()}))
     for day in range(4):
         if day == 2:  # bounds of four bytes before, and of eight from here on
             with table.update_schema() as schema:
@@ -136,20 +150,16 @@ def test_contracts(table: Any) -> None:
     check_dataset(lambda: af.read_iceberg(table).shuffle(8, seed=1).batch(4), epochs_differ=True)
 
 
-def test_a_state_goes_on_with_its_own_snapshot_alone(catalog: Any) -> None:
-    table = catalog.create_table("n.s", pa.schema({"x": pa.int64()}))
+def test_a_state_goes_on_with_its_own_snapshot_alone(new: Callable[..., Any]) -> None:
+    table = new(pa.schema({"x": pa.int64()}))
     assert af.read_iceberg(table).to_table().to_pydict() == {"x": []}
     table.append(pa.table({"x": range(10)}))
     first = table.current_snapshot().snapshot_id
-    with iter(af.read_iceberg(table).batch(2)) as batches:
-        next(batches)
-        state = batches.state_dict()
-    table.overwrite(pa.table({"x": range(20, 30)}))
-    with iter(af.read_iceberg(table).batch(2)) as later:
-        refused(af.StateError, lambda: later.load_state_dict(state), "snapshot")
-    with iter(af.read_iceberg(table, snapshot=first).batch(2)) as same:
-        same.load_state_dict(state)
-        assert [value for batch in same for value in batch["x"].to_pylist()] == list(range(2, 10))
+    check_state_of_version(
+        lambda then=False: af.read_iceberg(table, snapshot=first if then else None),
+        lambda: table.overwrite(pa.table({"x": range(20, 30)})),
+        "snapshot",
+    )
 
 
 def renamed(schema: Any) -> None:
@@ -177,9 +187,9 @@ def named_again(schema: Any) -> None:
     ids=["renamed", "renamed within", "named again"],
 )
 def test_names_that_stood_for_others_are_refused(
-    catalog: Any, change: Callable[[Any], None], text: str
+    new: Callable[..., Any], change: Callable[[Any], None], text: str
 ) -> None:
-    table = catalog.create_table("n.r", ROWS.schema)
+    table = new(ROWS.schema)
     table.append(ROWS)
     for step in (change, lambda schema: schema.delete_column("day")):
         with table.update_schema(allow_incompatible_changes=True) as schema:
@@ -188,8 +198,8 @@ def test_names_that_stood_for_others_are_refused(
     refused(af.PlanError, lambda: af.read_iceberg(table).schema, text, "from_arrow(table.scan())")
 
 
-def test_a_column_that_was_dropped(catalog: Any) -> None:
-    table = catalog.create_table("n.d", ROWS.schema)
+def test_a_column_that_was_dropped(new: Callable[..., Any]) -> None:
+    table = new(ROWS.schema)
     table.append(ROWS)
     with table.update_schema() as schema:
         schema.delete_column("part")
@@ -197,9 +207,9 @@ def test_a_column_that_was_dropped(catalog: Any) -> None:
     assert found.to_pylist() == ROWS.drop_columns("part").to_pylist()
 
 
-def test_files_that_lack_the_column_of_their_partition(catalog: Any) -> None:
+def test_files_that_lack_the_column_of_their_partition(new: Callable[..., Any]) -> None:
     """As files of Hive do that a table takes over: the value is in the manifest alone."""
-    table = catalog.create_table("n.h", pa.schema({"day": pa.date32(), "x": pa.int64()}))
+    table = new(pa.schema({"day": pa.date32(), "x": pa.int64()}))
     with table.update_spec() as spec:
         spec.add_identity("day")
     table.append(pa.table({"day": [DAY, None], "x": [1, 2]}))
@@ -215,10 +225,10 @@ DOUBLES = pa.table({"k": [0.1, 1e300, 2.5, 1 / 3, None], "x": range(5)})
 
 
 @pytest.fixture(params=["full", "none"])
-def doubles(request: pytest.FixtureRequest, catalog: Any) -> Any:
+def doubles(request: pytest.FixtureRequest, new: Callable[..., Any]) -> Any:
     """A table that is partitioned by doubles, which have 32 bits in its manifests; its metadata have counts, or none."""
     metrics = {"write.metadata.metrics.default": request.param}
-    table = catalog.create_table("n.k", DOUBLES.schema, properties=metrics)
+    table = new(DOUBLES.schema, properties=metrics)
     with table.update_spec() as spec:
         spec.add_identity("k")
     table.append(DOUBLES)
@@ -254,18 +264,18 @@ def test_files_that_lack_their_double_have_that_of_the_partition(
 
 
 def test_bad_input(table: Any, tmp_path: Path) -> None:
+    newest = Path(table.metadata_location.removeprefix("file://"))
+    folder = newest.parent.parent  # a catalog keeps which metadata are current
     cases: list[tuple[type[Exception], Callable[[], object], str]] = [
         (af.SourceError, lambda: af.read_iceberg(tmp_path / "none").schema, "none"),
         (af.SourceError, lambda: af.read_iceberg(table, snapshot=99).schema, "there is no snapshot 99"),
         (af.PlanError, lambda: af.read_iceberg(table, snapshot=True), "snapshot is a whole number"),
         (af.PlanError, lambda: af.read_iceberg(None), "path or the URL of a table, got None"),
         (af.PlanError, lambda: af.read_iceberg(table, properties=3), "is a mapping"),  # type: ignore[arg-type]
-        (af.PlanError, lambda: af.read_parquet(tmp_path / "lake" / "n" / "t").schema, "af.read_iceberg"),
+        (af.PlanError, lambda: af.read_parquet(folder).schema, "af.read_iceberg"),
     ]
     for error, call, text in cases:
         refused(error, call, text)
-    newest = Path(table.metadata_location.removeprefix("file://"))
-    folder = newest.parent.parent  # a catalog keeps which metadata are current
     refused(
         af.SourceError,
         lambda: af.read_iceberg(folder).schema,

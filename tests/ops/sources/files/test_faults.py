@@ -64,6 +64,26 @@ def s3fs_client(server: S3Server, proxy: Proxy) -> Any:
 
 
 @pytest.fixture
+def small(s3_server: S3Server, s3_proxy: Proxy, bucket: str) -> af.Dataset:
+    """The small files, through the proxy."""
+    return af.read_parquet(f"{bucket}/small", filesystem=s3_server.native(s3_proxy.url))
+
+
+@pytest.fixture
+def small_by_s3fs(s3_server: S3Server, s3_proxy: Proxy, bucket: str) -> af.Dataset:
+    return af.read_parquet(f"{bucket}/small", filesystem=s3fs_client(s3_server, s3_proxy))
+
+
+def failing(fault: Fault, when: Callable[[Request], object]) -> Callable[[Request], Fate]:
+    """Some requests fail."""
+    return lambda request: Fate(fault if when(request) else None)
+
+
+def first_get(request: Request) -> bool:
+    return request.method == "GET" and request.attempt < 1
+
+
+@pytest.fixture
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of tests are small; so all but footers of some comes by requests of its own."""
     monkeypatch.setattr("arrowflow.ops.sources.files.splits.SMALL_FILE_BYTES", 0)
@@ -91,13 +111,11 @@ def test_every_row_comes_once_and_in_order(
     assert sum(s3_proxy.faults.values()) >= 2
 
 
-def test_small_files_take_two_requests_each(s3_server: S3Server, s3_proxy: Proxy, bucket: str) -> None:
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3_server.native(s3_proxy.url))
-    with iter(ds) as iterator:
+def test_small_files_take_two_requests_each(s3_proxy: Proxy, small: af.Dataset) -> None:
+    with iter(small) as iterator:
         s3_proxy.forget()
         assert sum(batch.num_rows for batch in iterator) == FILES * ROWS
-        requests = s3_proxy.count(part="/small/")
-        assert requests <= 2 * FILES
+        assert s3_proxy.count(part="/small/") <= 2 * FILES
         stages = iterator.stats().stages
     assert next(stage.bytes for stage in stages if stage.phase == "open") > 0, "the files' bytes are charged"
 
@@ -115,30 +133,26 @@ def test_the_footer_that_planning_read_is_not_read_again(
         assert len(ranges) == FILES, "one for each row group"
 
 
-def test_retries_are_counted_and_shown(s3_server: S3Server, s3_proxy: Proxy, bucket: str) -> None:
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3_server.native(s3_proxy.url))
-    with iter(ds) as iterator:
+def test_retries_are_counted_and_shown(s3_proxy: Proxy, small: af.Dataset) -> None:
+    with iter(small) as iterator:
         s3_proxy.forget()
-        s3_proxy.plan = lambda request: Fate(
-            "short" if request.method == "GET" and request.attempt < 1 else None
-        )
+        s3_proxy.plan = failing("short", first_get)
         assert sum(batch.num_rows for batch in iterator) == FILES * ROWS
         assert iterator.stats().retries == {"cut short": s3_proxy.faults["short"]}
         assert f"reads tried again: {s3_proxy.faults['short']} (" in iterator.explain()
     s3_proxy.plan = lambda request: Fate()
-    with iter(ds) as iterator:
+    with iter(small) as iterator:
         assert sum(batch.num_rows for batch in iterator) == FILES * ROWS
         assert iterator.stats().retries == {}
         assert "reads tried again" not in iterator.explain()
 
 
 def test_after_an_error_a_new_iterator_goes_on_from_the_last_state(
-    s3_server: S3Server, s3_proxy: Proxy, bucket: str
+    s3_proxy: Proxy, small_by_s3fs: af.Dataset
 ) -> None:
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3fs_client(s3_server, s3_proxy)).batch(30)
-    ds = ds.with_options(af.Options(retries=0))
-    s3_proxy.plan = lambda request: Fate(
-        "busy" if request.method == "GET" and "/10.parquet" in request.target else None
+    ds = small_by_s3fs.batch(30).with_options(af.Options(retries=0))
+    s3_proxy.plan = failing(
+        "busy", lambda request: request.method == "GET" and "/10.parquet" in request.target
     )
     iterator, rows, states = iter(ds), [], []
 
@@ -160,25 +174,21 @@ def test_after_an_error_a_new_iterator_goes_on_from_the_last_state(
 
 
 def test_a_store_that_is_down_is_an_error_within_the_deadline(
-    s3_server: S3Server, s3_proxy: Proxy, bucket: str
+    s3_proxy: Proxy, small_by_s3fs: af.Dataset
 ) -> None:
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3fs_client(s3_server, s3_proxy))
-    ds = ds.with_options(af.Options(retry_deadline_seconds=0.3))
-    with iter(ds) as iterator:
+    with iter(small_by_s3fs.with_options(af.Options(retry_deadline_seconds=0.3))) as iterator:
         s3_proxy.plan = lambda request: Fate("hang")
         with pytest.raises(SourceError, match="did not deliver it: FSTimeoutError"):
-            for _ in iterator:
-                pass
+            list(iterator)
 
 
 def test_closing_does_not_wait_for_the_next_try(
-    s3_server: S3Server, s3_proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+    s3_proxy: Proxy, small_by_s3fs: af.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arrowflow.storage.retries.FIRST_PAUSE_SECONDS", 1e6)
     monkeypatch.setattr("arrowflow.storage.retries.LAST_PAUSE_SECONDS", 1e6)
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3fs_client(s3_server, s3_proxy))
-    with iter(ds.with_options(af.Options(retry_deadline_seconds=1e9))) as iterator:
-        s3_proxy.plan = lambda request: Fate(None if "/00." in request.target else "busy")
+    with iter(small_by_s3fs.with_options(af.Options(retry_deadline_seconds=1e9))) as iterator:
+        s3_proxy.plan = failing("busy", lambda request: "/00." not in request.target)
         assert next(iterator).num_rows == ROWS
 
 
@@ -190,7 +200,7 @@ def test_a_straggler_is_overtaken_where_that_is_asked_for(
     through = s3_server.native(s3_proxy.url) if client == "native" else s3fs_client(s3_server, s3_proxy)
     ds = af.read_parquet([f"{bucket}/small/0{number}.parquet" for number in range(3)], filesystem=through)
     with iter(ds.with_options(af.Options(hedge_seconds=0.05, retries=0))) as iterator:
-        s3_proxy.plan = lambda request: Fate("hang" if request.range and not request.attempt else None)
+        s3_proxy.plan = failing("hang", lambda request: request.range and not request.attempt)
         rows = [row for _ in range(3) for row in next(iterator)["row"].to_pylist()]
         s3_proxy.let_go()
         assert next(iterator, None) is None
@@ -203,39 +213,33 @@ def test_a_straggler_is_overtaken_where_that_is_asked_for(
 
 @pytest.mark.parametrize("status", ["403", "404"])
 def test_what_is_refused_raises_at_once(
-    s3_server: S3Server, s3_proxy: Proxy, bucket: str, status: str, monkeypatch: pytest.MonkeyPatch
+    s3_proxy: Proxy, small: af.Dataset, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.servers.proxy._STATUS", {"busy": f"{status} Refused"})
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3_server.native(s3_proxy.url))
-    with iter(ds) as iterator:
-        s3_proxy.plan = lambda request: Fate("busy" if "/05." in request.target else None)
+    with iter(small) as iterator:
+        s3_proxy.plan = failing("busy", lambda request: "/05." in request.target)
         with pytest.raises(SourceError, match=r"05\.parquet"):
-            for _ in iterator:
-                pass
+            list(iterator)
         assert iterator.stats().retries == {}
     assert len([each for each in s3_proxy.requests if "/05." in each.target]) <= 2
 
 
-def test_footers_are_counted_beside_each_other(s3_server: S3Server, s3_proxy: Proxy, bucket: str) -> None:
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3_server.native(s3_proxy.url))
+def test_footers_are_counted_beside_each_other(s3_proxy: Proxy, small: af.Dataset) -> None:
     s3_proxy.plan = Seeded(0, delay_seconds=0.01)
-    assert ds.num_rows == FILES * ROWS
+    assert small.num_rows == FILES * ROWS
     assert s3_proxy.max_in_flight > FILES // 2
 
 
-def test_an_error_of_a_footer_is_the_first_one(s3_server: S3Server, s3_proxy: Proxy, bucket: str) -> None:
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3fs_client(s3_server, s3_proxy))
-    ds = ds.with_options(af.Options(retries=0))
+def test_an_error_of_a_footer_is_the_first_one(s3_proxy: Proxy, small_by_s3fs: af.Dataset) -> None:
+    ds = small_by_s3fs.with_options(af.Options(retries=0))
     assert ds.schema.names == ["row", "text"]
-    s3_proxy.plan = lambda request: Fate("busy" if request.range and "/00." not in request.target else None)
+    s3_proxy.plan = failing("busy", lambda request: request.range and "/00." not in request.target)
     with pytest.raises(SourceError, match=r"01\.parquet"):
         _ = ds.num_rows
 
 
 def test_listing_is_tried_again(s3_server: S3Server, s3_proxy: Proxy, bucket: str) -> None:
-    s3_proxy.plan = lambda request: Fate(
-        "short" if "list-type" in request.target and request.attempt < 1 else None
-    )
+    s3_proxy.plan = failing("short", lambda request: "list-type" in request.target and request.attempt < 1)
     ds = af.list_files(f"{bucket}/small", filesystem=s3_server.native(s3_proxy.url))
     assert ds.num_rows == FILES
     assert s3_proxy.faults["short"] > 0
@@ -255,9 +259,7 @@ def test_the_connections_of_a_users_client_are_named(
 def test_web_servers_too(web_proxy: Proxy, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     pq.write_table(table(0), tmp_path / "a.parquet")
-    web_proxy.plan = lambda request: Fate(
-        "unavailable" if request.method == "GET" and request.attempt < 1 else None
-    )
+    web_proxy.plan = failing("unavailable", first_get)
     ds = af.read_parquet(f"{web_proxy.url}/a.parquet")
     assert ds.to_table().equals(table(0))
     assert web_proxy.faults["unavailable"] > 0

@@ -81,7 +81,7 @@ def test_a_resume_begins_in_the_middle_of_a_split(file: Path, pieces: list[Any],
     ds = af.read_parquet(file).filter(pl.col("y") < 50).with_options(SMALL)
     ds = ds.shuffle(500, seed=3, reshuffle_each_iteration=False).batch(333) if shuffled else ds.batch(333)
     expected = [batch.to_pydict() for batch in ds]
-    for taken in range(0, len(expected), 7):
+    for taken in range(0, len(expected), 13):
         other = resumed(ds, taken)
         pieces.clear()
         assert [batch.to_pydict() for batch in other] == expected[taken:]

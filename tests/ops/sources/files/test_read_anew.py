@@ -32,10 +32,13 @@ CHANGES: dict[str, tuple[Callable[[Path], object], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("named", ["folder", "glob"])
+@pytest.mark.parametrize(
+    ("change", "expected", "named"),
+    [(*CHANGES[name], named) for name, named in zip(CHANGES, ["folder", "glob"] * 2, strict=True)],
+    ids=CHANGES,
+)
 def test_a_new_question_is_about_the_files_of_now(
-    tmp_path: Path, named: str, change: Callable[[Path], object], expected: list[int]
+    tmp_path: Path, change: Callable[[Path], object], expected: list[int], named: str
 ) -> None:
     put(tmp_path / "a.parquet", 20)
     put(tmp_path / "b.parquet", 20, start=20)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -97,30 +97,30 @@ def test_random_values_do_not_depend_on_runs(files: Path, runs: list[int]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("skipped", [0, 3, ROWS, 10 * ROWS + 7])
-def test_a_resume_in_the_middle_of_a_run(files: Path, runs: list[int], skipped: int) -> None:
-    ds = af.read_parquet(files).skip(skipped).filter(pl.col("id") % 3 != 0).batch(7)
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(
+            lambda files, skipped=skipped: af.read_parquet(files).skip(skipped).filter(pl.col("id") % 3 != 0)
+            for skipped in (0, 3, ROWS, 10 * ROWS + 7)
+        ),
+        # Some splits come to follow each other.
+        lambda files: af.read_parquet(files / "0.parquet").shuffle(
+            40, seed=4, reshuffle_each_iteration=False
+        ),
+    ],
+)
+def test_a_resume_in_the_middle_of_a_run(
+    files: Path, runs: list[int], make: Callable[[Path], af.Dataset]
+) -> None:
+    ds = make(files).batch(7)
     expected = list(ds)
     assert runs
     for taken in range(0, len(expected), 9):
-        assert [batch.to_pydict() for batch in resumed(ds, taken)] == [
-            batch.to_pydict() for batch in expected[taken:]
-        ]
+        assert list(resumed(ds, taken)) == expected[taken:]
 
 
-@pytest.mark.slow
-def test_a_resume_in_a_run_of_an_order(files: Path, runs: list[int]) -> None:
-    rows = af.read_parquet(files / "0.parquet")
-    ds = rows.shuffle(40, seed=4, reshuffle_each_iteration=False).batch(
-        7
-    )  # some splits come to follow each other
-    expected = [batch.to_pydict() for batch in ds]
-    assert runs
-    for taken in range(1, len(expected), 5):
-        assert [batch.to_pydict() for batch in resumed(ds, taken)] == expected[taken:]
-
-
-@pytest.mark.parametrize("broken", [0, 1, 30, GROUPS - 1])
+@pytest.mark.parametrize("broken", [0, 30, GROUPS - 1])
 def test_an_error_names_its_split_and_comes_after_all_rows_before_it(files: Path, broken: int) -> None:
     path = files / "1.parquet"
     column = pq.read_metadata(path).row_group(broken).column(0)
@@ -177,11 +177,10 @@ def test_one_call_reads_many_small_files(many: Path, monkeypatch: pytest.MonkeyP
         assert [batch.to_pydict() for batch in resumed(ds.skip(1).batch(4), taken)] == expected[taken:]
 
 
-@pytest.mark.parametrize("broken", [1, 2, 50, 99])
-@pytest.mark.parametrize("cut", [2, 60], ids=["footer", "rows"])
+@pytest.mark.parametrize(("broken", "cut"), [(1, 2), (50, 2), (2, 60), (99, 60)])
 def test_a_broken_file_comes_after_all_rows_before_it(many: Path, broken: int, cut: int) -> None:
     path = many / f"{broken:03}.parquet"
-    data = path.read_bytes()
+    data = path.read_bytes()  # without its footer's end, or with rows of other bytes
     path.write_bytes(data[:-cut] if cut == 2 else data[:4] + b"\xff" * cut + data[4 + cut :])
     rows, error = rows_and_error(af.read_parquet(many))
     assert rows == 3 * broken
@@ -251,8 +250,8 @@ def test_splits_follow_each_other_if_all_rows_between_are_wanted() -> None:
     assert not third.follows(first), "a split between them is pruned"
 
 
-@pytest.mark.parametrize("lanes", [8, 16])
-def test_lanes_read_runs_too(files: Path, runs: list[int], lanes: int) -> None:
+def test_lanes_read_runs_too(files: Path, runs: list[int]) -> None:
+    lanes = 16
     split = af.read_parquet(files).batch(ROWS * lanes).split_by_rank(0, 1, lanes=lanes)
     assert sorted(id for batch in split for id in batch["id"].to_pylist()) == list(range(2 * ROWS * GROUPS))
     assert sum(runs) > GROUPS

@@ -17,6 +17,8 @@ import arrowflow as af
 from arrowflow.formats.parquet import parquet
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.ops.sources.files.survivors import _SELDOM, Survivors
+from tests.ops.sources.files.test_runs import resumed
+from tests.ops.tables import ids, rows_of
 
 pytestmark = pytest.mark.any_version
 
@@ -94,14 +96,10 @@ def test_no_look_at_columns_that_are_most_of_all(folder: Path, decoded: list[tup
 
 def test_states_fit_at_each_row(folder: Path) -> None:
     ds = af.read_parquet(folder).filter(pl.col("kind") == 3).with_columns(y=pl.col("x0") + 1).batch(1)
-    expected = [batch["id"][0].as_py() for batch in ds]
+    expected = ids(ds)
     assert len(expected) == len(RARE)
     for taken in range(len(expected) + 1):
-        with iter(ds) as iterator, iter(ds) as other:
-            for _ in range(taken):
-                next(iterator)
-            other.load_state_dict(iterator.state_dict())
-            assert [batch["id"][0].as_py() for batch in other] == expected[taken:]
+        assert [batch["id"][0].as_py() for batch in resumed(ds, taken)] == expected[taken:]
 
 
 def test_other_predicates_and_folders(folder: Path, tmp_path: Path, decoded: list[tuple[int, int]]) -> None:
@@ -118,19 +116,16 @@ def test_other_predicates_and_folders(folder: Path, tmp_path: Path, decoded: lis
     assert whole(decoded) == len(RARE)
 
 
-@pytest.mark.parametrize("epoch", range(3))
-def test_splits_that_do_not_follow_each_other(folder: Path, epoch: int) -> None:
+def test_splits_that_do_not_follow_each_other(folder: Path) -> None:
     """In the order of a shuffle, and with row groups between that bounds rule out."""
     rare = af.read_parquet(folder).filter((pl.col("kind") == 3) & (pl.col("id") % 7 >= 0))
     shuffled = rare.shuffle(10**6, seed=1).batch(64)
-    with iter(shuffled) as iterator:
-        iterator.set_epoch(epoch)
-        found = [row for batch in iterator for row in batch["id"].to_pylist()]
-    assert sorted(found) == [group * ROWS + 5 for group in RARE]
+    for epoch in range(2):
+        assert sorted(rows_of(shuffled, "id", epoch=epoch)) == [group * ROWS + 5 for group in RARE]
     for first in range(0, GROUPS, 5):
         kept = (pl.col("id") < first * ROWS) | (pl.col("id") >= (first + 3) * ROWS)
-        ids = rare.filter(kept).to_table().column("id").to_pylist()
-        assert ids == [group * ROWS + 5 for group in RARE if not first <= group < first + 3]
+        found = rare.filter(kept).to_table().column("id").to_pylist()
+        assert found == [group * ROWS + 5 for group in RARE if not first <= group < first + 3]
 
 
 def test_errors_are_those_of_a_read_without_a_look(tmp_path: Path) -> None:
