@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,22 @@ def write_shards(path: Path) -> Path:
 def ranks(make: Callable[[], af.Dataset], size: int, **options: Any) -> list[af.Dataset]:
     """Returns the datasets of all ranks."""
     return [make().split_by_rank(rank, size, **options) for rank in range(size)]
+
+
+def state_after(dataset: af.Dataset, step: int) -> dict[str, Any]:
+    """Returns the state after so many steps, as a file keeps it."""
+    with iter(dataset) as run:
+        for _ in range(step):
+            next(run)
+        state: dict[str, Any] = json.loads(json.dumps(run.state_dict()))
+        return state
+
+
+def rest_of(dataset: af.Dataset, state: dict[str, Any]) -> list[pa.RecordBatch]:
+    """Returns the batches from a state on."""
+    run = iter(dataset)
+    run.load_state_dict(state)
+    return list(run)
 
 
 def joined(batches: Iterable[Sequence[pa.RecordBatch]]) -> list[Rows]:

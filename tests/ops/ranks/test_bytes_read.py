@@ -58,7 +58,6 @@ def fetched(remote: Remote, dataset: af.Dataset) -> int:
     "then",
     [
         lambda ds: ds.batch(512),
-        lambda ds: ds.shuffle(3_200, seed=1).batch(512),
         lambda ds: ds.select("x").with_columns(y=pl.col("x") + 1).shuffle(3_200, seed=1).batch(512),
     ],
 )

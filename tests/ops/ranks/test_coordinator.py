@@ -16,13 +16,15 @@ import arrowflow as af
 from tests.ops.ranks.pipelines import (
     BATCH,
     UNCOUNTED,
+    Make,
     documents,
     doubled,
     joined,
     of,
     ranks,
+    rest_of,
+    state_after,
     steps_of,
-    write_shards,
 )
 
 pytestmark = pytest.mark.any_version
@@ -62,9 +64,12 @@ def together(
         return [pool.submit(consume, dataset) for dataset in datasets]
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("shards"))
+def agreed(
+    plan: af.Dataset, size: int, consume: Callable[[af.Dataset], Any] = list, meeting: Meeting | None = None
+) -> list[Any]:
+    """Returns what ranks make that agree where to end."""
+    datasets = ranks(lambda: plan, size, equal_steps="drop", coordinator=meeting or Meeting(size))
+    return [future.result() for future in together(datasets, consume)]
 
 
 @pytest.mark.slow
@@ -74,9 +79,7 @@ def test_all_ranks_make_the_steps_of_one_process(path: Path, name: str) -> None:
     expected = steps_of(ranks(lambda: plan, 1, equal_steps="drop"))
     for size in (2, 8):
         meeting = Meeting(size)
-        datasets = ranks(lambda: plan, size, equal_steps="drop", coordinator=meeting)
-        found = [future.result() for future in together(datasets)]
-        assert joined(zip(*found, strict=True)) == expected
+        assert joined(zip(*agreed(plan, size, meeting=meeting), strict=True)) == expected
         # 1, 4 and 16 steps, then 64 at a time, and one that finds none.
         assert meeting.rounds <= 5 + len(expected) // 64
 
@@ -97,38 +100,14 @@ def test_ranks_agree_on_batches_that_lanes_make(path: Path, make: Callable[[Path
     """In turn, and joined: as many on each rank, and those of one process as far as they go."""
     counts = {}
     for size in (1, 2, 8):
-        datasets = ranks(lambda: make(path), size, equal_steps="drop", coordinator=Meeting(size))
-        found = [future.result() for future in together(datasets)]
-        steps = {len(batches) for batches in found}
-        assert len(steps) == 1
-        counts[size] = steps.pop() * (size if make is bucketed else 1)
+        found = agreed(make(path), size)
+        (steps,) = {len(batches) for batches in found}
+        counts[size] = steps * (size if make is bucketed else 1)
         ids = [row for batches in found for batch in batches for row in batch["id"].to_pylist()]
         assert len(set(ids)) == len(ids)
     assert min(counts.values()) > 8
     if make is called:
         assert len(set(counts.values())) == 1
-
-
-def test_ranks_go_on_with_batches_that_lanes_make(path: Path) -> None:
-    whole = [
-        future.result()
-        for future in together(ranks(lambda: called(path), 2, equal_steps="drop", coordinator=Meeting(2)))
-    ]
-
-    def some(dataset: af.Dataset) -> dict[str, Any]:
-        with iter(dataset) as run:
-            for _ in range(7):
-                next(run)
-            return run.state_dict()
-
-    def rest(dataset: af.Dataset) -> list[pa.RecordBatch]:
-        run = iter(dataset)
-        run.load_state_dict(state)
-        return list(run)
-
-    again = [ranks(lambda: called(path), 2, equal_steps="drop", coordinator=Meeting(2)) for _ in range(2)]
-    state = af.merge_states([future.result() for future in together(again[0], some)])
-    assert [future.result() for future in together(again[1], rest)] == [batches[7:] for batches in whole]
 
 
 @pytest.mark.parametrize("kept", [0.01, 0.3, 0.99])
@@ -137,33 +116,21 @@ def test_a_filter_that_drops_unevenly(kept: float) -> None:
     # The later a row, the more probable it is to be dropped; the first half is kept whole.
     share = 1 - (1 - kept) * (pl.col("id") - rows / 2).clip(0, None) / (rows / 2)
     plan = af.range(rows).filter((pl.col("id") * 7919 % 1009) / 1009 < share).shuffle(512, seed=1).batch(64)
-    datasets = ranks(lambda: plan, 8, equal_steps="drop", coordinator=Meeting(8))
-    steps = [len(future.result()) for future in together(datasets)]
-    assert len(set(steps)) == 1
-    assert steps[0] > 0
+    (steps,) = {len(batches) for batches in agreed(plan, 8)}
+    assert steps > 0
 
 
-def test_states_of_ranks_that_agreed(path: Path) -> None:
-    plan = UNCOUNTED["filter"](path)
+@pytest.mark.parametrize(
+    ("make", "step", "after"),
+    [(UNCOUNTED["filter"], 9, 4), (called, 7, 2)],
+    ids=["filter", "batches that lanes make"],
+)
+def test_states_of_ranks_that_agreed(path: Path, make: Make, step: int, after: int) -> None:
+    plan = make(path)
     expected = steps_of(ranks(lambda: plan, 1, equal_steps="drop"))
-
-    def some(dataset: af.Dataset) -> dict[str, Any]:
-        with iter(dataset) as run:
-            for _ in range(9):
-                next(run)
-            return run.state_dict()
-
-    datasets = ranks(lambda: plan, 2, equal_steps="drop", coordinator=Meeting(2))
-    merged = af.merge_states([future.result() for future in together(datasets, some)])
-
-    def rest(dataset: af.Dataset) -> list[pa.RecordBatch]:
-        run = iter(dataset)
-        run.load_state_dict(merged)
-        return list(run)
-
-    datasets = ranks(lambda: plan, 4, equal_steps="drop", coordinator=Meeting(4))
-    found = [future.result() for future in together(datasets, rest)]
-    assert joined(zip(*found, strict=True)) == expected[9:]
+    state = af.merge_states(agreed(plan, 2, lambda dataset: state_after(dataset, step)))
+    found = agreed(plan, after, lambda dataset: rest_of(dataset, state))
+    assert joined(zip(*found, strict=True)) == expected[step:]
 
 
 def test_the_failure_of_a_rank_ends_the_others(path: Path) -> None:
@@ -195,18 +162,11 @@ def test_the_failure_of_a_rank_ends_the_others(path: Path) -> None:
 
 def test_ranks_at_different_steps_notice_it(path: Path) -> None:
     plan = UNCOUNTED["filter"](path)
-    meeting = Meeting(2)
-    datasets = ranks(lambda: plan, 2, equal_steps="drop", coordinator=meeting)
-    with iter(plan.split_by_rank(0, 1, equal_steps="drop")) as run:
-        for _ in range(3):
-            next(run)
-        state = run.state_dict()
+    datasets = ranks(lambda: plan, 2, equal_steps="drop", coordinator=Meeting(2))
+    state = state_after(plan.split_by_rank(0, 1, equal_steps="drop"), 3)
 
     def late(dataset: af.Dataset) -> None:
-        run = iter(dataset)
-        if dataset is datasets[1]:
-            run.load_state_dict(state)
-        list(run)
+        rest_of(dataset, state) if dataset is datasets[1] else list(dataset)
 
     texts = [str(future.exception()) for future in together(datasets, late)]
     assert "this rank is in epoch 0 at step 0, another one in epoch 0 at step 3" in texts[0]

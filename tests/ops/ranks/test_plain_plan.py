@@ -1,4 +1,4 @@
-"""Plans that mean something only as a whole stream: their ranks and loaders deliver the rows of the plain plan.
+"""Plans that mean something only as a whole stream: their ranks deliver the rows of the plain plan.
 
 Each of these plans came out wrong without a word, as long as lanes were compared with lanes.
 """
@@ -6,10 +6,8 @@ Each of these plans came out wrong without a word, as long as lanes were compare
 from __future__ import annotations
 
 import itertools
-import json
-import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,11 @@ import pyarrow.compute as pc
 import pytest
 
 import arrowflow as af
-from tests.loaders.frameworks import plain
-from tests.ops.ranks.pipelines import Rows, joined, ranks
+from tests.ops.ranks.pipelines import Rows, joined, ranks, rest_of, state_after
 
 pytestmark = pytest.mark.any_version
 
 WORLD_SIZES = (1, 2, 4)
-EPISODE_ROWS = 28
 
 
 def plain_steps(plan: af.Dataset) -> list[Rows]:
@@ -63,34 +59,11 @@ def assert_same_rows(plan: af.Dataset, lanes: int = 16) -> None:
         assert (expected - found).total() < lanes, size
 
 
-@pytest.fixture
-def loaded() -> Callable[[Any], Any]:
-    """Reads a dataset as a `DataLoader` without workers does."""
-    with warnings.catch_warnings(action="ignore"):
-        data = pytest.importorskip("torch", reason="PyTorch is not installed").utils.data
-    return lambda dataset: [plain(each) for each in data.DataLoader(dataset, batch_size=None)]
-
-
-def assert_loaded(plan: af.Dataset, loaded: Callable[[Any], Any]) -> None:
-    """The batches of a `DataLoader` are those of `to_torch()`."""
-    loader, dataset = plan.to_torch(), plan.to_torch_dataset()  # of the same epoch
-    expected = [plain(each) for each in loader]
-    assert expected
-    assert loaded(dataset) == expected
-
-
 # ------------------------------------------------------------------------------------------- dealt once
 
 
-@pytest.mark.torch
-def test_a_global_shuffle_of_a_cache_is_dealt_once(loaded: Callable[[Any], Any]) -> None:
-    plan = af.range(100_000).cache().shuffle(seed=1).batch(1024)
-    expected = set(range(100_000))
-    for size in WORLD_SIZES:
-        ids = [row["id"] for rows in steps_of(plan, size) for row in rows]
-        assert len(ids) == len(set(ids)) > 100_000 - 16
-        assert set(ids) <= expected
-    assert_loaded(plan, loaded)
+def test_a_global_shuffle_of_a_cache_is_dealt_once() -> None:
+    assert_same_rows(af.range(20_000).cache().shuffle(seed=1).batch(1024))
 
 
 MIXED = af.sample_from_datasets(
@@ -108,16 +81,14 @@ ZIPS: dict[str, tuple[af.Dataset, af.Dataset]] = {
 def test_pairs_stay_pairs(name: str) -> None:
     left, right = ZIPS[name]
     plan = af.zip(left, right.rename({"id": "label"})).batch(16)
-    for size in WORLD_SIZES:
-        rows = list(itertools.chain(*steps_of(plan, size)))
-        assert all(row["id"] == row["label"] for row in rows)
+    pairs = plan.to_table()
+    assert pairs["id"] == pairs["label"]
     assert_same_rows(plan)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [32, 256])
-@pytest.mark.torch
-def test_a_small_class_that_is_repeated_serves_all_lanes(batch: int, loaded: Callable[[Any], Any]) -> None:
+def test_a_small_class_that_is_repeated_serves_all_lanes(batch: int) -> None:
     large = range(1_000, 31_000)
     plan = af.sample_from_datasets(
         [af.range(300).repeat(), af.range(1_000, 31_000)], weights=[0.5, 0.5], seed=1
@@ -128,15 +99,13 @@ def test_a_small_class_that_is_repeated_serves_all_lanes(batch: int, loaded: Cal
     expected = plain_steps(plan)
     for size in WORLD_SIZES:
         assert steps_of(plan, size, how="whole") == expected
-    assert_loaded(plan, loaded)
 
 
 # ------------------------------------------------------------------------------------------ schedules
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("drop", [False, True])
-def test_choices_keep_their_order(drop: bool, loaded: Callable[[Any], Any]) -> None:
+def test_choices_keep_their_order(drop: bool) -> None:
     choices = af.from_numpy({"choice": np.repeat([0, 1], 100)})
     both = [af.range(100), af.range(1_000, 1_100)]
     plan = af.choose_from_datasets(both, choices).batch(16, drop_remainder=drop)
@@ -144,7 +113,6 @@ def test_choices_keep_their_order(drop: bool, loaded: Callable[[Any], Any]) -> N
     ids = [row["id"] for rows in expected for row in rows]
     assert ids == [*range(100), *range(1_000, 1_100)][: 192 if drop else 200]
     assert_whole(plan, expected)
-    assert_loaded(plan, loaded)
 
 
 @pytest.mark.slow
@@ -165,29 +133,10 @@ def test_weights_that_follow_the_step_stay_a_schedule() -> None:
 # ---------------------------------------------------------------------------------- windows and groups
 
 
-@pytest.mark.torch
-def test_windows_of_neighbours_are_all_there(loaded: Callable[[Any], Any]) -> None:
+def test_windows_of_neighbours_are_all_there() -> None:
     plan = af.range(1000).window(128, shift=1).batch(16)
-    assert sum(map(len, plain_steps(plan))) == 873
-    assert_whole(plan)
+    assert sum(map(len, steps_of(plan, 2))) == 873
     assert [len(dataset) for dataset in ranks(lambda: plan, 2)] == [55, 55]
-    assert_loaded(plan, loaded)
-
-
-def test_groups_stay_whole_and_are_dealt_in_turn() -> None:
-    episodes = af.range(100 * EPISODE_ROWS).with_columns(episode=pl.col("id") // EPISODE_ROWS)
-    plan = episodes.group_by_window("episode", EPISODE_ROWS)
-    expected = plain_steps(plan)
-    assert [len({row["episode"] for row in rows}) for rows in expected] == [1] * 100
-    for size in WORLD_SIZES:
-        found = [plain_steps(dataset) for dataset in ranks(lambda: plan, size)]
-        assert found == [expected[rank::size] for rank in range(size)]
-
-
-def test_windows_of_a_series_are_not_torn() -> None:
-    plan = af.range(2_800).window(EPISODE_ROWS).batch(20)
-    rows = [row["id"] for step in steps_of(plan, 2) for row in step]
-    assert rows == [[*range(start, start + EPISODE_ROWS)] for start in range(0, 2_800, EPISODE_ROWS)]
 
 
 def test_rounds_of_groups_go_on_in_the_next_repetition() -> None:
@@ -220,13 +169,6 @@ def test_a_function_after_batch_that_leaves_rows_out_keeps_the_steps_equal() -> 
     assert steps_of(plan, 8) == expected[1:]  # four rows are too few for eight ranks
 
 
-def test_random_numbers_after_batch_do_not_depend_on_the_number_of_ranks() -> None:
-    def draw(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
-        return batch.append_column("x", pa.array(rng.random(batch.num_rows)))
-
-    assert_whole(af.range(64).unique("id").batch(16).map(draw, seed=3, keeps_rows=True))
-
-
 # ------------------------------------------------------------------------------------------ remainders
 
 
@@ -245,17 +187,13 @@ def test_remainders_do_not_add_up(name: str) -> None:
     assert_same_rows(plan)
 
 
-@pytest.mark.torch
-def test_files_that_are_interleaved_lose_nothing(tmp_path: Path, loaded: Callable[[Any], Any]) -> None:
+def test_files_that_are_interleaved_lose_nothing(tmp_path: Path) -> None:
     for number in range(10):
-        af.range(number * 100, number * 100 + 100).write_parquet(tmp_path / str(number))
+        af.range(number * 30, number * 30 + 30).write_parquet(tmp_path / str(number))
     files = af.list_files(str(tmp_path / "**" / "*.parquet"))
     plan = files.interleave(lambda row: af.read_parquet(row["path"]), cycle_length=4).batch(20)
-    assert sorted(row["id"] for rows in plain_steps(plan) for row in rows) == list(range(1_000))
-    for size in WORLD_SIZES:
-        found = [row["id"] for rows in steps_of(plan, size) for row in rows]
-        assert len(found) == len(set(found)) > 1_000 - 16
-    assert_loaded(plan, loaded)
+    assert sorted(row["id"] for rows in plain_steps(plan) for row in rows) == list(range(300))
+    assert_same_rows(plan)
 
 
 def test_small_windows_are_shuffled() -> None:
@@ -272,38 +210,6 @@ def test_small_windows_on_request_hide_no_other_obstacle() -> None:
     assert next(iter(rows.split_by_rank(0, 1, how="parts", equal_steps="drop"))).num_rows == 16
     with pytest.raises(af.PlanError, match="repeat comes after batch, and only a run counts its batches"):
         rows.repeat(2).split_by_rank(0, 1, how="parts", equal_steps="drop").explain()
-
-
-# --------------------------------------------------------------------------------------- the last batch
-
-
-@pytest.mark.parametrize("step", [0, 13, 27])
-def test_fillers_are_those_of_a_run_that_was_not_stopped(step: int) -> None:
-    plan = af.range(217).batch(8, pad_remainder=True)
-    (alone,) = ranks(lambda: plan, 1)
-    expected = [batch.to_pylist() for batch in alone]
-    assert len(expected) == 28
-    for rank in range(2):
-        with iter(ranks(lambda: plan, 2)[rank]) as run:
-            for _ in range(step):
-                next(run)
-            state = json.loads(json.dumps(run.state_dict()))
-        (again,) = ranks(lambda: plan, 1)
-        resumed = iter(again)
-        with warnings.catch_warnings(action="ignore"):
-            resumed.load_state_dict(state)
-            assert [batch.to_pylist() for batch in resumed] == expected[step:]
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("drop", [False, True])
-@pytest.mark.parametrize("batch", [512, 1024])
-def test_a_data_loader_has_the_batches_of_a_filter(
-    tmp_path: Path, batch: int, drop: bool, loaded: Callable[[Any], Any]
-) -> None:
-    af.range(10_000).write_parquet(tmp_path / "rows")
-    even = af.read_parquet(tmp_path / "rows").filter(pl.col("id") % 2 == 0)
-    assert_loaded(even.batch(batch, drop_remainder=drop), loaded)
 
 
 # ----------------------------------------------------------------------------------- caches, and what repeats
@@ -351,8 +257,7 @@ def test_repetitions_of_a_few_cached_rows_are_even() -> None:
 def test_batches_that_are_repeated_lose_no_remainder_each_time() -> None:
     plan = af.range(31).batch(16).repeat(20)
     for size in WORLD_SIZES:
-        rows = rows_in(steps_of(plan, size))
-        assert rows == rows_in(plain_steps(af.range(31).batch(16).repeat(20)))
+        assert rows_in(steps_of(plan, size)) == rows_in(plain_steps(plan))
 
 
 def test_counts_after_a_cache_are_dealt_evenly(tmp_path: Path) -> None:
@@ -364,18 +269,14 @@ def test_counts_after_a_cache_are_dealt_evenly(tmp_path: Path) -> None:
 
 
 def test_a_global_shuffle_asks_no_folder_how_many_rows_it_has(tmp_path: Path) -> None:
-    def make() -> af.Dataset:
-        kept = af.range(100).filter(pl.col("id") % 3 == 0).cache(tmp_path / "cache").shuffle(seed=1)
+    def make(cache: str) -> af.Dataset:
+        kept = af.range(100).filter(pl.col("id") % 3 == 0).cache(tmp_path / cache).shuffle(seed=1)
         return kept.concatenate(af.range(1000, 1070)).batch(16).split_by_rank(0, 1, equal_steps="drop")
 
-    with iter(make()) as run:
-        for _ in range(3):
-            next(run)
-        state = json.loads(json.dumps(run.state_dict()))
-        expected = [batch.to_pylist() for batch in run]
-    with iter(make()) as run:  # the folder is complete now
-        run.load_state_dict(state)
-        assert [batch.to_pylist() for batch in run] == expected
+    expected = list(make("one"))
+    state = state_after(make("other"), 3)
+    assert list(make("other")) == expected  # the folder is complete now
+    assert rest_of(make("other"), state) == expected[3:]
 
 
 def test_a_cache_is_filled_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,45 +14,29 @@ import arrowflow as af
 from arrowflow.ops.sources.files import split_readers
 from arrowflow.testing import assert_same_batches
 from tests.ops.ranks.pipelines import (
-    BATCH,
     PIPELINES,
-    SIZES,
     UNCOUNTED,
     joined,
     ranks,
+    rest_of,
+    state_after,
     steps_of,
-    write_shards,
 )
+from tests.ops.tables import refused
 
 pytestmark = pytest.mark.any_version
 
 ALL = {**PIPELINES, **UNCOUNTED}
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("shards"))
-
-
 def stopped(datasets: list[af.Dataset], step: int) -> list[dict[str, Any]]:
-    """Returns the state of each rank after so many steps, as a file keeps it."""
-    states = []
-    for dataset in datasets:
-        with iter(dataset) as run:
-            for _ in range(step):
-                next(run)
-            states.append(json.loads(json.dumps(run.state_dict())))
-    return states
+    """Returns the state of each rank after so many steps."""
+    return [state_after(dataset, step) for dataset in datasets]
 
 
-def resumed(datasets: list[af.Dataset], states: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Returns the global batches from states on."""
-    found = []
-    for dataset, state in zip(datasets, states, strict=True):
-        run = iter(dataset)
-        run.load_state_dict(state)
-        found.append(list(run))
-    return joined(zip(*found, strict=True))
+def resumed(datasets: list[af.Dataset], state: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Returns the global batches from a state on."""
+    return joined(zip(*(rest_of(dataset, state) for dataset in datasets), strict=True))
 
 
 @pytest.mark.slow
@@ -63,24 +46,21 @@ def test_another_number_of_processes_goes_on(path: Path, name: str) -> None:
     expected = steps_of(ranks(lambda: plan, 1))
     for before, after, step in [(4, 1, 7), (2, 8, len(expected) - 1)]:  # others: tests/fuzz/test_ranks.py
         merged = af.merge_states(stopped(ranks(lambda: plan, before), step))
-        assert resumed(ranks(lambda: plan, after), [merged] * after) == expected[step:], (before, after)
+        assert resumed(ranks(lambda: plan, after), merged) == expected[step:], (before, after)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_one_process_goes_on_at_every_step(path: Path, name: str) -> None:
     options: dict[str, Any] = {} if name in PIPELINES else {"equal_steps": "drop"}
-    (alone,) = ranks(lambda: ALL[name](path), 1, **options)
-    expected = steps_of([alone])
-    (alone,) = ranks(lambda: ALL[name](path), 1, **options)
-    with iter(alone) as run:
-        states = [run.state_dict()]
-        for _ in expected:
-            next(run)
-            states.append(json.loads(json.dumps(run.state_dict())))
+
+    def alone() -> list[af.Dataset]:
+        return ranks(lambda: ALL[name](path), 1, **options)
+
+    expected = steps_of(alone())
     for step in sorted({len(expected) // 2, max(0, len(expected) - 1), len(expected)}):
-        fresh = ranks(lambda: ALL[name](path), 1, **options)
-        assert resumed(fresh, [states[step]]) == expected[step:], step
+        (state,) = stopped(alone(), step)
+        assert resumed(alone(), state) == expected[step:], step
 
 
 @pytest.mark.parametrize("name", ["plain", "shuffle", "a range of rows"])
@@ -88,22 +68,28 @@ def test_large_chunks_of_lanes_come_in_halves(path: Path, name: str, monkeypatch
     expected = steps_of(ranks(lambda: PIPELINES[name](path), 1))
     monkeypatch.setattr(split_readers, "LARGE_BYTES", 64)
     merged = af.merge_states(stopped(ranks(lambda: PIPELINES[name](path), 2), 5))
-    assert resumed(ranks(lambda: PIPELINES[name](path), 4), [merged] * 4) == expected[5:]
+    assert resumed(ranks(lambda: PIPELINES[name](path), 4), merged) == expected[5:]
 
 
-@pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "size"), [(217, 16), (16 * 11 + 1, 16), (32 * 5 + 7, 32), (32 * 5 + 17, 32)]
+    ("rows", "size", "windows"),
+    [
+        (217, 8, False),
+        (217, 16, True),
+        (16 * 11 + 1, 16, False),
+        (32 * 5 + 7, 32, False),
+        (32 * 5 + 17, 32, True),
+    ],
 )
 def test_filled_up_lanes_go_on_near_their_ends(rows: int, size: int, windows: bool) -> None:
     """Also those of another rank, whose fillers repeat the very rows that they would have repeated."""
     source = af.range(rows).shuffle(1600, seed=1) if windows else af.range(rows)
     plan = source.batch(size, pad_remainder=True)
     expected = steps_of(ranks(lambda: plan, 1))
-    for step in range(max(0, len(expected) - 3), len(expected) + 1):
+    for step in {0, len(expected) // 2, *range(len(expected) - 3, len(expected) + 1)}:
         states = stopped(ranks(lambda: plan, 2), step)
         for state in (*states, af.merge_states(states)):
-            assert resumed(ranks(lambda: plan, 1), [state]) == expected[step:], step
+            assert resumed(ranks(lambda: plan, 1), state) == expected[step:], step
 
 
 NEAR = {
@@ -127,7 +113,7 @@ def test_the_state_of_another_rank_costs_time_at_most(path: Path, name: str) -> 
     for step in (1, len(expected) - 1):
         states = stopped(ranks(lambda: plan, 2), step)
         with warnings.catch_warnings(record=True, action="always") as given:
-            found = resumed(ranks(lambda: plan, 2), [states[0]] * 2)
+            found = resumed(ranks(lambda: plan, 2), states[0])
         assert found == expected[step:]
         texts = [str(warning.message) for warning in given]
         assert bool(texts) != (name in NEAR)
@@ -169,21 +155,16 @@ def test_batches_of_lanes_need_their_places(path: Path) -> None:
 def test_states_that_do_not_belong_together(path: Path) -> None:
     plan, other = PIPELINES["shuffle"](path), PIPELINES["plain"](path)
     first, second = ranks(lambda: plan, 2)
-    early, late = stopped([first], 3), stopped([second], 4)
-    with pytest.raises(af.StateError, match="batches 4 in place of 3"):
-        af.merge_states([*early, *late])
-    with pytest.raises(af.StateError, match="another pipeline"):
-        af.merge_states([*early, *stopped(ranks(lambda: other, 2), 3)])
-    with pytest.raises(af.StateError, match="altered or cut"):
-        af.merge_states([{**early[0], "batches": 5}])
-    with pytest.raises(af.StateError, match="got none"):
-        af.merge_states([])
-    with pytest.raises(af.StateError, match="belongs to another pipeline"):
-        iter(plan.split_by_rank(0, 1, lanes=8)).load_state_dict(early[0])
-
-
-def test_sizes_divide_the_lanes() -> None:
-    assert all(BATCH % size == 0 for size in SIZES)
+    early = state_after(first, 3)
+    for states, text in (
+        ([early, state_after(second, 4)], "batches 4 in place of 3"),
+        ([early, state_after(other.split_by_rank(0, 2), 3)], "another pipeline"),
+        ([{**early, "batches": 5}], "altered or cut"),
+        ([], "got none"),
+    ):
+        refused(af.StateError, lambda states=states: af.merge_states(states), text)  # type: ignore[misc]
+    lanes = iter(plan.split_by_rank(0, 1, lanes=8))
+    refused(af.StateError, lambda: lanes.load_state_dict(early), "belongs to another pipeline")
 
 
 def test_a_turn_goes_on_with_caches_that_nobody_has_filled() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,9 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops.ranks import lane_kernels
-from tests.ops.ranks.pipelines import of, ranks, steps_of, write_shards
+from tests.ops.ranks.pipelines import of, ranks, rest_of, state_after, steps_of
 
 pytestmark = pytest.mark.any_version
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("shards"))
 
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -39,10 +33,10 @@ STEP, SOME, ALL = 1, 4096, lane_kernels.PART_BYTES
 @pytest.mark.parametrize(
     ("size", "batch", "part_bytes"),
     [
-        *((1600, 1600, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # a window is a step
+        (1600, 1600, ALL),  # a window is a step
         *((1630, 320, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # windows end within steps
-        *((100_000, 640, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # one window has all rows
-        *((size, batch, SOME) for size, batch in ((1600, 320), (2048, 160), (7000, 480))),
+        *((100_000, 640, part_bytes) for part_bytes in (STEP, SOME)),  # one window has all rows
+        (2048, 160, SOME),
     ],
 )
 def test_the_rows_are_those_of_a_shuffle_in_each_lane(
@@ -67,16 +61,10 @@ def test_lanes_of_unequal_length(path: Path, size: int) -> None:
 def test_states_from_within_windows_and_parts(path: Path, size: int) -> None:
     plan, _ = both(of(path), size, 320)
     expected = steps_of(ranks(lambda: plan, 1))
-    with iter(ranks(lambda: plan, 1)[0]) as run:
-        states = []
-        for _ in expected:
-            states.append(json.loads(json.dumps(run.state_dict())))
-            next(run)
     for step in range(0, len(expected), 5):
-        (fresh,) = ranks(lambda: plan, 1)
-        with iter(fresh) as run:
-            run.load_state_dict(states[step])
-            assert [batch.to_pylist() for batch in run] == expected[step:], step
+        state = state_after(plan.split_by_rank(0, 1), step)
+        rest = [batch.to_pylist() for batch in rest_of(plan.split_by_rank(0, 1), state)]
+        assert rest == expected[step:], step
 
 
 def test_no_gather_of_its_own_and_no_copy_after_it(path: Path) -> None:
