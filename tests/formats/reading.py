@@ -1,4 +1,4 @@
-"""Shared by the tests of formats: reading whole files through a format, on every kind of file system."""
+"""Shared by the tests of formats: tables as files, and whole files read through a format on every kind of file system."""
 
 from __future__ import annotations
 
@@ -9,12 +9,27 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
 
 from arrowflow.formats import Footer, Format, Split
 from arrowflow.formats.protocol import footer_of, reading
 from arrowflow.storage import Store, resolve
 
 KINDS = ("mapped", "read", "subtree", "fsspec")
+
+
+def write_table(
+    path: Path, table: pa.Table, *, rows: int | None = None, compression: str | None = None
+) -> Path:
+    """Writes a Parquet file where the name says so, and otherwise Arrow IPC; a row group or batch has so many rows."""
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=rows, compression=compression or "snappy")
+        return path
+    options = pa.ipc.IpcWriteOptions(compression=compression, unify_dictionaries=True)
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
 
 
 def open_footer(format: Format, path: Path, kind: str = "mapped") -> tuple[Store, Footer]:
@@ -62,3 +77,28 @@ def read_all(
     assert [part.num_rows for part in parts] == [split.num_rows for split in footer.splits]
     assert sum(part.num_rows for part in parts) == footer.num_rows
     return pa.concat_tables([wanted.empty_table(), *parts])
+
+
+def count_fetched(monkeypatch: pytest.MonkeyPatch, method: str = "fetch") -> list[int]:
+    """Returns a list in which each range that a store fetches from now on leaves its size."""
+    fetched: list[int] = []
+    original = getattr(Store, method)
+
+    def counting(self: Store, file: Any, ranges: Any) -> Any:
+        fetched.extend(end - start for start, end in ranges)
+        return original(self, file, ranges)
+
+    monkeypatch.setattr(Store, method, counting)
+    return fetched
+
+
+def on_file_system(kind: str, folder: Path) -> dict[str, Any]:
+    """Returns the first two arguments of a reader: a pattern of all files of a folder, and their file system."""
+    if kind == "local":
+        return {"paths": f"{folder}/*"}
+    if kind == "native":
+        return {"paths": "*", "filesystem": pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())}
+    memory = fsspec.filesystem("memory")
+    for path in folder.iterdir():
+        memory.pipe_file(f"/{folder.name}/{path.name}", path.read_bytes())
+    return {"paths": f"/{folder.name}/*", "filesystem": memory}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,101 +18,85 @@ from arrowflow.formats.ipc.ipc import IpcFormat
 from arrowflow.formats.parquet.column_chunks import ColumnChunks
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from tests.executor.fakes import Running, Stepper, read_slowly, stepper_of
-from tests.formats.reading import open_footer, read_split
+from tests.formats.reading import open_footer, read_split, write_table
 
 MIB = 1 << 20
-BOMB_BYTES = 64 * MIB
-BUDGET = 8 * MIB
+BOMB_BYTES = 32 * MIB
+BUDGET = 4 * MIB
 
 SMALL = pa.table({"text": ["a", "b"], "number": [1, 2]})
 TEXT = "a" * (BOMB_BYTES // 64)
 BOMB = pa.table({"text": pa.array([TEXT] * 64), "number": range(64)})
 
 
-def write_parquet(path: Path, table: pa.Table, **options: Any) -> None:
-    pq.write_table(table, path, compression="zstd", **options)
+def as_maps(table: pa.Table) -> pa.Table:
+    """Returns maps of one text each, as in the file of other projects."""
+    maps = [[(text, 1)] for text in table["text"].to_pylist()]
+    return pa.table({"maps": pa.array(maps, pa.map_(pa.string(), pa.int32()))})
 
 
-def write_ipc(path: Path, table: pa.Table) -> None:
-    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-
-
-def write_maps(path: Path, table: pa.Table) -> None:
-    """Two maps of one text each, as in the file of other projects."""
-    texts = table["text"].to_pylist()
-    maps = pa.array([[(text, 1)] for text in texts], pa.map_(pa.string(), pa.int32()))
-    pq.write_table(pa.table({"maps": maps}), path, compression="brotli")
-
-
-BOMBS = {
-    "parquet": write_parquet,
-    "parquet without statistics": lambda path, table: write_parquet(path, table, write_statistics=False),
-    "parquet without dictionaries": lambda path, table: write_parquet(path, table, use_dictionary=False),
-    "parquet of maps": write_maps,
-    "ipc": write_ipc,
+BOMBS: dict[str, Callable[[Path, pa.Table], Any]] = {
+    "parquet": partial(write_table, compression="zstd"),
+    "without statistics": lambda path, table: pq.write_table(table, path, write_statistics=False),
+    "without dictionaries": lambda path, table: pq.write_table(table, path, use_dictionary=False),
+    "maps": lambda path, table: pq.write_table(as_maps(table), path, compression="brotli"),
+    "ipc": partial(write_table, compression="zstd"),
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_small_file_that_decodes_to_much_is_refused_before_it_is_decoded(tmp_path: Path, name: str) -> None:
-    write = BOMBS[name]
-    write(tmp_path / "a", SMALL)
-    write(tmp_path / "b", BOMB)
-    assert (tmp_path / "b").stat().st_size < BOMB_BYTES // 20
-    read = af.read_ipc if name == "ipc" else af.read_parquet
-    dataset = read([tmp_path / "a", tmp_path / "b"]).with_options(af.Options(ram_budget=BUDGET))
-    with iter(dataset) as batches:
+@pytest.fixture(scope="module", params=BOMBS)
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A small file, and one that decodes to much more than it takes."""
+    suffix = "arrow" if request.param == "ipc" else "parquet"
+    paths = [tmp_path_factory.mktemp("bombs") / f"{name}.{suffix}" for name in "ab"]
+    for path, table in zip(paths, (SMALL, BOMB), strict=True):
+        BOMBS[request.param](path, table)
+    assert paths[1].stat().st_size < BOMB_BYTES // 18
+    return paths
+
+
+def read(paths: list[Path], budget: int) -> af.Dataset:
+    format = "ipc" if paths[0].suffix == ".arrow" else "parquet"
+    return af.read(paths, format=format).with_options(af.Options(ram_budget=budget))
+
+
+def test_a_small_file_that_decodes_to_much_is_refused_before_it_is_decoded(files: list[Path]) -> None:
+    with iter(read(files, BUDGET)) as batches:
         assert next(batches).num_rows == 2, "what comes before it is delivered"
         with pytest.raises(af.BudgetError) as caught:
             next(batches)
         peak = batches.stats().ledger_peak_bytes
     assert peak <= BUDGET
     error = caught.value
-    assert (error.file, error.row_group) == (str(tmp_path / "b"), 0)
+    assert (error.file, error.row_group) == (str(files[1]), 0)
     for part in (f"{BUDGET:,}", "raise the budget to", "smaller row groups", "leave it out"):
         assert part in str(error)
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_budget_in_which_it_fits_reads_it(tmp_path: Path, name: str) -> None:
-    write = BOMBS[name]
-    write(tmp_path / "a", SMALL)
-    write(tmp_path / "b", BOMB)
-    read = af.read_ipc if name == "ipc" else af.read_parquet
-    dataset = read([tmp_path / "a", tmp_path / "b"]).with_options(af.Options(ram_budget=8 * BOMB_BYTES))
+def test_it_is_read_where_it_fits_or_nobody_wants_the_column(files: list[Path]) -> None:
+    dataset = read(files, 8 * BOMB_BYTES)
     assert sum(batch.num_rows for batch in dataset) == 66
-
-
-def test_columns_that_nobody_wants_are_not_counted(tmp_path: Path) -> None:
-    for suffix, write, read in (("p", write_parquet, af.read_parquet), ("i", write_ipc, af.read_ipc)):
-        write(tmp_path / f"a.{suffix}", SMALL)
-        write(tmp_path / f"b.{suffix}", BOMB)
-        dataset = read([tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"]).select("number")
-        assert dataset.with_options(af.Options(ram_budget=BUDGET)).to_table().num_rows == 66
+    if "number" in dataset.schema.names:
+        assert read(files, BUDGET).select("number").to_table().num_rows == 66
 
 
 def test_mapped_batches_take_no_memory_and_are_not_refused(tmp_path: Path) -> None:
-    for name, rows in (("a", 10), ("b", 2_000_000)):
-        table = pa.table({"number": np.arange(rows)})
-        with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
-            writer.write_table(table)
-    dataset = af.read_ipc([tmp_path / "a", tmp_path / "b"]).with_options(af.Options(ram_budget=BUDGET))
-    assert sum(batch.num_rows for batch in dataset) == 2_000_010
+    paths = [
+        write_table(tmp_path / name, pa.table({"number": np.arange(rows)}))
+        for name, rows in (("a.arrow", 10), ("b.arrow", 1_000_000))
+    ]
+    assert sum(batch.num_rows for batch in read(paths, BUDGET)) == 1_000_010
 
 
 def test_a_compressed_text_file_is_decoded_in_blocks(tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "a.csv.gz", "wb") as file:
-        file.write(b"number\n" + b"1234567\n" * (BOMB_BYTES // 8))
-    dataset = af.read_csv(tmp_path / "a.csv.gz", block_bytes=MIB).with_options(
+    rows = 3 * MIB
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"number\n" + b"1234567\n" * rows, 1))
+    dataset = af.read_csv(tmp_path / "a.csv.gz", block_bytes=MIB // 2).with_options(
         af.Options(ram_budget=2 * BUDGET, cpu_budget=2)
     )
     with iter(dataset) as batches:
-        assert sum(batch.num_rows for batch in batches) == BOMB_BYTES // 8
+        assert sum(batch.num_rows for batch in batches) == rows
         assert batches.stats().ledger_peak_bytes <= 3 * BUDGET
-
-
-# --- what footers say of texts ---------------------------------------------------------------------------
 
 
 def texts(rows: int = 3000) -> pa.Table:
@@ -170,10 +156,7 @@ def test_ipc_batches_are_unsure_where_texts_are_compressed_or_encoded(tmp_path: 
     codes = pa.table({"number": [1, 2], "text": ["a", "b"], "code": pa.array(["a", "a"]).dictionary_encode()})
     format = IpcFormat()
     for compression, unsure in ((None, ["code"]), ("zstd", ["text", "code"])):
-        options = pa.ipc.IpcWriteOptions(compression=compression)
-        with pa.ipc.new_file(tmp_path / "a", codes.schema, options=options) as writer:
-            writer.write_table(codes)
-        _, footer = open_footer(format, tmp_path / "a")
+        _, footer = open_footer(format, write_table(tmp_path / "a", codes, compression=compression))
         assert format.unsure(footer, footer.splits[0], codes.column_names) == unsure
 
 
@@ -188,14 +171,17 @@ def decoding(engine: Stepper) -> list[Running]:
     return held
 
 
-def test_splits_of_unknown_size_are_read_one_at_a_time_until_one_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> af.Dataset:
     """Eight row groups of 6 MB, from dictionaries of 12 KB."""
     silent(monkeypatch)
     pq.write_table(texts(12_000), tmp_path / "a", row_group_size=1500)
-    dataset = af.read_parquet(tmp_path / "a").select("long")
-    engine = stepper_of(dataset.with_options(af.Options(ram_budget=60 * MIB, cpu_budget=8)))
+    options = af.Options(ram_budget=60 * MIB, cpu_budget=8)
+    return af.read_parquet(tmp_path / "a").select("long").with_options(options)
+
+
+def test_splits_of_unknown_size_are_read_one_at_a_time_until_one_was_measured(unknown: af.Dataset) -> None:
+    engine = stepper_of(unknown)
     found = decoding(engine)
     assert len(found) == 1
     engine.finish(found.pop())
@@ -207,16 +193,10 @@ def test_splits_of_unknown_size_are_read_one_at_a_time_until_one_was_measured(
     assert engine.ledger.peak <= 60 * MIB
 
 
-def test_sizes_that_were_measured_are_known_in_the_next_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    silent(monkeypatch)
-    pq.write_table(texts(12_000), tmp_path / "a", row_group_size=1500)
-    options = af.Options(ram_budget=60 * MIB, cpu_budget=8)
-    dataset = af.read_parquet(tmp_path / "a").select("long").with_options(options)
+def test_sizes_that_were_measured_are_known_in_the_next_epoch(unknown: af.Dataset) -> None:
     counts = []
     for _ in range(2):
-        engine = stepper_of(dataset)
+        engine = stepper_of(unknown)
         found = decoding(engine)
         counts.append(len(found))
         for running in found:

@@ -16,10 +16,13 @@ import pytest
 import arrowflow as af
 from arrowflow.formats.parquet.pages import stored_footer
 from arrowflow.formats.parquet.thrift import Field, fields, list_header, written_number
+from arrowflow.formats.text import blocks
+from tests.formats.reading import write_table
 from tests.formats.tfrecords import crc, framed
 from tests.ops.tables import refused
 
-BUDGET = 64 << 20
+BUDGET = 16 << 20
+BOMB_BYTES = 40 << 20
 HUGE = 1 << 40
 _pools: list[pa.MemoryPool] = []
 """Memory that outlives its pool would end the process."""
@@ -43,12 +46,6 @@ def read(format: str, path: Path, **options: Any) -> pa.Table:
 # ---------------------------------------------------------------- Arrow IPC
 
 
-def compressed(path: Path, table: pa.Table) -> bytes:
-    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-    return path.read_bytes()
-
-
 def announcing(data: bytes, stored: int, announced: int) -> bytes:
     """Returns a file in which the buffers of so many bytes announce another size."""
     old, new = struct.pack("<q", stored), struct.pack("<q", announced)
@@ -56,28 +53,25 @@ def announcing(data: bytes, stored: int, announced: int) -> bytes:
     return data.replace(old + b"\x28\xb5\x2f\xfd", new + b"\x28\xb5\x2f\xfd")
 
 
-@pytest.mark.parametrize("column", ["numbers", "texts", "codes"])
+COLUMNS = {
+    "numbers": pa.array(np.zeros(1000, np.int64)),
+    "texts": pa.array(["x" * 8] * 1000),
+    "codes": pa.DictionaryArray.from_arrays(
+        pa.array(np.arange(1000) % 100, pa.int32()), [f"{number:080}" for number in range(100)]
+    ),
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
 def test_a_buffer_that_announces_more_than_the_budget(tmp_path: Path, column: str) -> None:
-    made = {
-        "numbers": pa.array(np.zeros(1000, np.int64)),
-        "texts": pa.array(["x" * 8] * 1000),
-        "codes": pa.array(["x" * 80] * 100).dictionary_encode(),
-    }[column]
-    if column == "codes":
-        texts = pa.array([f"{number:080}" for number in range(100)])
-        made = pa.DictionaryArray.from_arrays(pa.array(np.arange(1000) % 100, pa.int32()), texts)
-    path = tmp_path / "a.arrow"
-    data = compressed(path, pa.table({column: made}))
+    path = write_table(tmp_path / "a.arrow", pa.table({column: COLUMNS[column]}), compression="zstd")
     assert read("ipc", path).num_rows == 1000
-    path.write_bytes(announcing(data, 8000, HUGE))
+    path.write_bytes(announcing(path.read_bytes(), 8000, HUGE))
     refused(af.BudgetError, lambda: read("ipc", path), "as the file says", path.name)
 
 
 def test_rows_that_a_batch_does_not_have(tmp_path: Path) -> None:
-    path = tmp_path / "a.arrow"
-    table = pa.table({"x": np.arange(1001)})
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
+    path = write_table(tmp_path / "a.arrow", pa.table({"x": np.arange(1001)}))
     data, rows = path.read_bytes(), struct.pack("<q", 1001)
     assert data.count(rows) == 2  # of the batch and of its column
     path.write_bytes(data.replace(rows, struct.pack("<q", HUGE - 1)))
@@ -122,22 +116,25 @@ def test_rows_that_a_row_group_does_not_have(tmp_path: Path) -> None:
     [("a.csv.gz", b"x\n"), ("a.json.gz", b'{"x":"'), ("b.json.gz", b'[{"x":"')],
     ids=["csv", "lines", "array"],
 )
-def test_a_record_that_unfolds_without_an_end(tmp_path: Path, name: str, start: bytes) -> None:
+def test_a_record_that_unfolds_without_an_end(
+    tmp_path: Path, name: str, start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_MAX_RECORD_BYTES", BUDGET)
     path = tmp_path / name
-    path.write_bytes(gzip.compress(start + bytes(100 << 20), 1, mtime=0))
+    path.write_bytes(gzip.compress(start + bytes(BOMB_BYTES), 1, mtime=0))
     assert path.stat().st_size < 1 << 20
     refused(af.BudgetError, lambda: read(name.split(".")[1], path), "has more than", "schema=", path.name)
 
 
-@pytest.mark.parametrize("length", [1 << 28, 1 << 33, 1 << 63])
-def test_a_record_that_announces_more_than_the_file_has(tmp_path: Path, length: int) -> None:
+def test_a_record_that_announces_more_than_the_file_has(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    header = struct.pack("<Q", length)
-    path.write_bytes(framed([b"a record"]) + header + crc(header) + bytes(100))
-    refused(af.SourceError, lambda: read("tfrecord", path, raw=True), "record 1 at byte", path.name)
+    for length in (1 << 28, 1 << 33, 1 << 63):
+        header = struct.pack("<Q", length)
+        path.write_bytes(framed([b"a record"]) + header + crc(header) + bytes(100))
+        refused(af.SourceError, lambda: read("tfrecord", path, raw=True), "record 1 at byte", path.name)
 
 
 def test_a_compressed_record_beyond_the_budget(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord.gz"
-    path.write_bytes(gzip.compress(framed([bytes(100 << 20)]), 1, mtime=0))
+    path.write_bytes(gzip.compress(framed([bytes(BOMB_BYTES)]), 1, mtime=0))
     refused(af.BudgetError, lambda: read("tfrecord", path, raw=True), "read_tfrecord")

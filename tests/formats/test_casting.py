@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +17,7 @@ import arrowflow as af
 from arrowflow.formats.casting import cast_exactly, casts
 from arrowflow.run import prepare
 from arrowflow.testing import check_dataset
+from tests.formats.reading import write_table
 from tests.ops.tables import refused
 
 NOON = datetime.datetime(2024, 2, 29, 12)
@@ -54,14 +54,12 @@ LOSSY: list[tuple[pa.Array, pa.DataType]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("array", "type", "values"), EXACT, ids=lambda value: str(getattr(value, "type", ""))
-)
-def test_values_that_lose_nothing(array: pa.Array, type: pa.DataType, values: list[Any]) -> None:
-    assert casts(array.type, type)
-    found = cast_exactly("x", array, type)
-    assert found.type == type
-    assert repr(found.to_pylist()) == repr(values)
+def test_values_that_lose_nothing() -> None:
+    for array, type, values in EXACT:
+        assert casts(array.type, type), (array.type, type)
+        found = cast_exactly("x", array, type)
+        assert found.type == type
+        assert repr(found.to_pylist()) == repr(values)
 
 
 @pytest.mark.parametrize(("array", "type"), LOSSY, ids=lambda value: str(getattr(value, "type", "")))
@@ -70,25 +68,16 @@ def test_the_first_value_that_would_lose_something_is_named(array: pa.Array, typ
     refused(af.DataError, lambda: cast_exactly("x", many, type, 1000), "'x'", "in row 1070", str(type))
 
 
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        (pa.int64(), pa.list_(pa.int64())),
-        (pa.struct({"a": pa.int8()}), pa.int8()),
-        (pa.lib.type_for_alias("month_day_nano_interval"), pa.int64()),
-    ],
-)
-def test_types_that_are_not_cast(found: pa.DataType, wanted: pa.DataType) -> None:
-    assert not casts(found, wanted)
+def test_types_that_are_not_cast() -> None:
+    assert not casts(pa.int64(), pa.list_(pa.int64()))
+    assert not casts(pa.struct({"a": pa.int8()}), pa.int8())
+    assert not casts(pa.month_day_nano_interval(), pa.int64())
 
 
 def shards(folder: Path, format: str, *columns: pa.Array) -> Path:
+    suffix = "parquet" if format == "parquet" else "arrow"
     for number, column in enumerate(columns):
-        table = pa.table({"x": column})
-        if format == "parquet":
-            pq.write_table(table, folder / f"{number}.parquet", row_group_size=2)
-        else:
-            pyarrow.feather.write_feather(table, folder / f"{number}.arrow", "uncompressed", chunksize=2)
+        write_table(folder / f"{number}.{suffix}", pa.table({"x": column}), rows=2)
     return folder
 
 
@@ -104,20 +93,18 @@ def test_shards_that_drifted(tmp_path: Path, format: str, type: pa.DataType) -> 
     ds = af.read(tmp_path, format=format, schema=pa.schema({"x": type}))
     assert ds.to_table()["x"].to_pylist() == VALUES
     assert ds.schema.field("x").type == type
-    check_dataset(
-        lambda: af.read(tmp_path, format=format, schema=pa.schema({"x": type})).batch(3),
-        in_full=type == pa.int64(),
-    )
+    if type == pa.int64():
+        check_dataset(lambda: af.read(tmp_path, format=format, schema=pa.schema({"x": type})).batch(3))
 
 
 def test_a_global_shuffle_gathers_rows_that_are_cast(tmp_path: Path) -> None:
     shards(tmp_path, "ipc", *DRIFTED)
     ds = af.read_ipc(tmp_path, schema={"x": pl.Float32}).shuffle(seed=1)
-    assert sorted(ds.to_table()["x"].to_pylist(), key=str) == sorted(map(float_or_none, VALUES), key=str)
-
-
-def float_or_none(value: int | None) -> float | None:
-    return None if value is None else float(value)
+    found = ds.to_table()["x"]
+    assert found.type == pa.float32()
+    assert sorted(found.to_pylist(), key=str) == sorted(
+        [None if value is None else float(value) for value in VALUES], key=str
+    )
 
 
 @pytest.mark.parametrize("format", ["parquet", "ipc"])

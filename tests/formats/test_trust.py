@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from tests.formats.reading import KINDS, read_all
+from tests.formats.reading import KINDS, read_all, write_table
 
 FORMATS = {"parquet": af.read_parquet, "ipc": af.read_ipc}
 opened: list[str] = []
@@ -38,12 +37,7 @@ def _nothing_is_executed() -> Iterator[None]:
 
 
 def write(path: Path, schema: pa.Schema) -> None:
-    table = pa.table([pa.array([1, 2, 3])], schema=schema)
-    if path.suffix == ".parquet":
-        pq.write_table(table, path)
-    else:
-        with pa.ipc.new_file(path, schema) as writer:
-            writer.write_table(table)
+    write_table(path, pa.table([pa.array([1, 2, 3])], schema=schema))
 
 
 PICKLED = pickle.dumps(Payload())
