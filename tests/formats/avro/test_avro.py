@@ -12,7 +12,6 @@ import random
 import uuid
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ import fastavro
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyarrow import fs as pafs
 
 import arrowflow as af
 from arrowflow.formats import find
 from arrowflow.formats.avro import avro, blocks
-from arrowflow.storage import resolve
 from arrowflow.testing import check_dataset
+from tests.formats.reading import open_footer, read_split
 from tests.ops.tables import refused
 
 MARK = b"0123456789abcdef"
@@ -175,8 +173,7 @@ CODECS: dict[str, Callable[[bytes], bytes]] = {
 def recoded(path: Path, codec: str, change: Callable[[bytes], bytes] = lambda data: data) -> Path:
     """Writes a file that is not compressed with a codec that `fastavro` needs further packages for."""
     data = path.read_bytes()
-    store, (file,) = resolve(path, suffixes=(), operator="read")
-    found = find("avro").footer(store, file).details.blocks
+    found = open_footer(find("avro"), path)[1].details.blocks
     old, new = b"\x08null", blocks.as_number(len(codec)) + codec.encode()
     parts = [data[: data.index(MARK)].replace(old, new), MARK]
     for count, start, stop in zip(found.rows, found.starts, found.stops, strict=True):
@@ -211,11 +208,11 @@ def test_a_block_of_snappy_with_another_checksum(tmp_path: Path) -> None:
     refused(af.SourceError, lambda: af.read_avro(path).to_table(), "is damaged", str(path))
 
 
-def test_blocks_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("codec", ["deflate", "snappy", "zstandard", "xz"])
+def test_blocks_that_are_too_large(codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recoded(write(tmp_path / "a.avro"), codec)
     monkeypatch.setattr(blocks, "MAX_BYTES", 500)
-    for codec in ("deflate", "snappy", "zstandard", "xz"):
-        path = recoded(write(tmp_path / "a.avro"), codec)
-        refused(af.SourceError, lambda: af.read_avro(path).to_table(), "more than 500 bytes", str(path))  # noqa: B023
+    refused(af.SourceError, lambda: af.read_avro(path).to_table(), "more than 500 bytes", str(path))
 
 
 def test_blocks_that_are_too_large_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,18 +254,16 @@ def test_splits_are_runs_of_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = write(tmp_path / "a.avro")
     with path.open("rb") as opened:
         counts = [block.num_records for block in fastavro.block_reader(opened)]
-    store, (file,) = resolve(path, suffixes=(), operator="read")
-    footer = find("avro").footer(store, file)
+    format = find("avro")
+    store, footer = open_footer(format, path, "subtree")
     assert footer.num_rows == sum(counts) == 600
     assert 3 < len(footer.splits) < len(counts)
     assert [int(rows) for rows in footer.details.blocks.rows] == counts
-    remote = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    store, (file,) = resolve(path.name, filesystem=remote, suffixes=(), operator="read")
     split, first = footer.splits[2], sum(split.num_rows for split in footer.splits[:2])
-    ranges = find("avro").ranges(footer, split, ["id"])
-    assert sum(stop - start for start, stop in ranges) < file.size / 3
-    (batch,) = find("avro").read(store.fetch_ahead(file, ranges), footer, split, footer.schema)
-    assert batch["id"].to_pylist() == list(range(first, first + split.num_rows))
+    ranges = format.ranges(footer, split, ["id"])
+    assert sum(stop - start for start, stop in ranges) < footer.file.size / 3
+    found = read_split(format, store, footer, split, footer.schema)
+    assert found["id"].to_pylist() == list(range(first, first + split.num_rows))
 
 
 def test_rows_are_counted_and_skipped_without_decoding(
@@ -276,8 +271,7 @@ def test_rows_are_counted_and_skipped_without_decoding(
 ) -> None:
     monkeypatch.setattr(avro, "SPLIT_BYTES", 2_000)
     path = recoded(write(tmp_path / "a.avro"), "deflate")
-    store, (file,) = resolve(path, suffixes=(), operator="read")
-    footer = find("avro").footer(store, file)
+    _, footer = open_footer(find("avro"), path)
     first = footer.splits[0].num_rows
     data = bytearray(path.read_bytes())
     start = int(footer.details.blocks.starts[0])
@@ -294,17 +288,11 @@ def test_rows_are_counted_and_skipped_without_decoding(
 def test_a_later_file_of_another_schema(tmp_path: Path) -> None:
     write(tmp_path / "a.avro", [{"x": 1}], of("int"))
     write(tmp_path / "b.avro", [{"x": 1 << 40}], of("long"))
-    refused(
-        af.SchemaError,
-        lambda: af.read_avro(tmp_path).to_table(),
-        "column 'x': expected int32, found int64",
-        "b.avro",
-    )
+    ds = af.read_avro(tmp_path)
+    refused(af.SchemaError, ds.to_table, "column 'x': expected int32, found int64", "b.avro")
     assert rows(af.read_avro(tmp_path, schema={"x": pa.int64()})) == [{"x": 1}, {"x": 1 << 40}]
     write(tmp_path / "b.avro", [{"y": 1}], of("int") | {"fields": [{"name": "y", "type": "int"}]})
-    refused(
-        af.SchemaError, lambda: af.read_avro(tmp_path).to_table(), "column 'x' (int32) is missing", "b.avro"
-    )
+    refused(af.SchemaError, ds.to_table, "column 'x' (int32) is missing", "b.avro")
     assert rows(af.read_avro(tmp_path, missing_columns="null")) == [{"x": 1, "y": None}, {"x": None, "y": 1}]
 
 
@@ -342,7 +330,7 @@ def test_schemas_that_are_no_columns(name: str, tmp_path: Path) -> None:
 def test_files_that_are_cut_short_or_foreign(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.avro").read_bytes()
     path = tmp_path / "a.avro"
-    for size in [0, 1, 4, 5, whole.index(MARK) + 3, *random.Random(1).sample(range(6, len(whole)), 40)]:
+    for size in [0, 1, 4, 5, whole.index(MARK) + 3, *random.Random(1).sample(range(6, len(whole)), 15)]:
         path.write_bytes(whole[:size])
         if not whole[:size].endswith(MARK):  # behind a block nothing tells that more blocks came
             refused(af.SourceError, lambda: af.read_avro(path).to_table(), str(path))
@@ -350,32 +338,26 @@ def test_files_that_are_cut_short_or_foreign(tmp_path: Path) -> None:
     refused(af.SourceError, lambda: af.read_avro(path).to_table(), "the file is none of Avro", str(path))
     write(path, codec="null")
     path.write_bytes(path.read_bytes().replace(b"\x08null", b"\x08lzma", 1))
-    refused(
-        af.SourceError,
-        lambda: af.read_avro(path).to_table(),
-        "compressed by 'lzma', expected one of 'null'",
-        str(path),
-    )
-    write(tmp_path / "a.avro.gz")
-    refused(
-        af.SourceError, lambda: af.read_avro(tmp_path / "a.avro.gz").schema, "compressed as a whole (gzip)"
-    )
+    texts = "compressed by 'lzma', expected one of 'null'", str(path)
+    refused(af.SourceError, lambda: af.read_avro(path).to_table(), *texts)
+    packed = af.read_avro(write(tmp_path / "a.avro.gz"))
+    refused(af.SourceError, packed.to_table, "compressed as a whole (gzip)")
 
 
 def test_changed_bytes_are_rows_or_a_typed_error(tmp_path: Path) -> None:
     """Polars ends the process where a block says that it has very many records; so none such gets there."""
     whole = write(tmp_path / "a.avro", ROWS[:40], sync_interval=200).read_bytes()
     path, drawn, refusals = tmp_path / "b.avro", random.Random(3), 0
-    for _ in range(100):
+    for _ in range(60):
         data = bytearray(whole)
         for _ in range(drawn.choice([1, 1, 4])):
             data[drawn.randrange(whole.index(MARK), len(data))] = drawn.randrange(256)
         path.write_bytes(data)
-        with suppress(af.SourceError, af.SchemaError):
+        try:
             af.read_avro(path).to_table()
-            continue
-        refusals += 1
-    assert refusals > 20
+        except (af.SourceError, af.SchemaError):
+            refusals += 1
+    assert refusals > 12
 
 
 def test_a_block_that_says_too_many_records(tmp_path: Path) -> None:

@@ -8,17 +8,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.orc
 import pytest
-from pyarrow import fs as pafs
 
 import arrowflow as af
 from arrowflow.formats import decoded_schema, find
 from arrowflow.formats.orc.orc import stripes
-from arrowflow.storage import resolve
 from arrowflow.testing import check_dataset
+from tests.formats.reading import open_footer, read_split
 from tests.ops.tables import refused
 
 ROWS = 3_000
@@ -64,8 +62,10 @@ def test_rows_of_all_types_are_those_of_pyarrow(tmp_path: Path, compression: str
     ds = af.read_orc(path)
     assert ds.to_table().equals(expected)
     assert ds.num_rows == ROWS
-    for name in TABLE.column_names:
-        assert ds.select(name).skip(700).take(900).to_table().equals(expected.select([name]).slice(700, 900))
+    if compression == "zlib":
+        for name in TABLE.column_names:
+            part = ds.select(name).skip(700).take(900).to_table()
+            assert part.equals(expected.select([name]).slice(700, 900))
 
 
 @pytest.mark.slow
@@ -78,8 +78,7 @@ def test_contracts(tmp_path: Path) -> None:
 
 def test_stripes_are_the_splits(tmp_path: Path) -> None:
     path = write(tmp_path / "a.orc")
-    store, (file,) = resolve(path, suffixes=(), operator="read")
-    footer = find("orc").footer(store, file)
+    _, footer = open_footer(find("orc"), path)
     opened = pyarrow.orc.ORCFile(path)
     rows = [opened.read_stripe(index).num_rows for index in range(opened.nstripes)]
     assert len(rows) > 3 and [split.num_rows for split in footer.splits] == rows
@@ -89,8 +88,7 @@ def test_stripes_are_the_splits(tmp_path: Path) -> None:
 def test_rows_are_counted_and_skipped_without_reading_stripes(tmp_path: Path) -> None:
     path = write(tmp_path / "a.orc")
     expected = pyarrow.orc.read_table(path).select(["int64"])
-    store, (file,) = resolve(path, suffixes=(), operator="read")
-    footer = find("orc").footer(store, file)
+    _, footer = open_footer(find("orc"), path)
     first = footer.details.stripes[0]
     data = bytearray(path.read_bytes())
     data[first.start : first.stop] = b"\xff" * (first.stop - first.start)
@@ -104,21 +102,16 @@ def test_rows_are_counted_and_skipped_without_reading_stripes(tmp_path: Path) ->
 
 
 def test_a_stripe_of_another_file_system_is_fetched_alone(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "a.orc",
-        pa.table({"x": random.Random(0).choices(range(1 << 40), k=60_000)}),
-        stripe_size=60_000,
-    )
-    remote = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    store, (file,) = resolve(path.name, filesystem=remote, suffixes=(), operator="read")
+    table = pa.table({"x": random.Random(0).choices(range(1 << 40), k=20_000)})
+    path = write(tmp_path / "a.orc", table, stripe_size=20_000)
     format = find("orc")
-    footer = format.footer(store, file)
+    store, footer = open_footer(format, path, "subtree")
     assert len(footer.splits) > 3
     split = footer.splits[1]
     ranges = format.ranges(footer, split, ["x"])
-    assert sum(stop - start for start, stop in ranges) < file.size / 2
-    (batch,) = format.read(store.fetch_ahead(file, ranges), footer, split, footer.schema)
-    assert batch.equals(pyarrow.orc.ORCFile(path).read_stripe(1))
+    assert sum(stop - start for start, stop in ranges) < footer.file.size / 2
+    found = read_split(format, store, footer, split, footer.schema)
+    assert found.equals(pa.Table.from_batches([pyarrow.orc.ORCFile(path).read_stripe(1)]))
 
 
 def test_names_with_dots_are_no_fields_of_structs(tmp_path: Path) -> None:
@@ -142,17 +135,10 @@ def test_files_without_rows(tmp_path: Path) -> None:
     assert af.read_orc(tmp_path).num_rows == 9
 
 
-def test_schema_and_folders(tmp_path: Path) -> None:
-    write(tmp_path / "day=1" / "a.orc", pa.table({"x": pa.array([1, 2], pa.int32())}))
-    write(tmp_path / "day=2" / "a.orc", pa.table({"y": [0]}))
-    ds = af.read_orc(tmp_path, schema={"x": pa.int64(), "day": pa.int64()}, filter=pl.col("day") > 0)
-    assert ds.to_table().to_pydict() == {"x": [1, 2, None], "day": [1, 1, 2]}
-
-
 def test_files_that_are_cut_short_or_foreign(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.orc", TABLE.slice(0, 600)).read_bytes()
     path = tmp_path / "a.orc"
-    for size in [0, 1, 2, 3, *random.Random(1).sample(range(4, len(whole)), 40)]:
+    for size in [0, 1, 2, 3, *random.Random(1).sample(range(4, len(whole)), 15)]:
         path.write_bytes(whole[:size])
         refused(af.SourceError, lambda: af.read_orc(path).to_table(), str(path))
     path.write_bytes(b"PAR1" + bytes(999) + b"PAR1")

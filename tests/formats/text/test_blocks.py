@@ -53,20 +53,18 @@ def test_a_record_of_a_whole_file_that_is_not_held(
     read = large(tmp_path, name)
     with pytest.raises(ArrowflowError) as caught:
         read(schema=schema, block_bytes=80).to_table()
-    text = str(caught.value)
     assert type(caught.value) is kind
-    assert f"the record at byte {place} (row 2) has more than 80 bytes" in text
-    assert lack in text
-    assert "raise block_bytes=" in text
-    assert "truncated" not in text
+    for text in (f"the record at byte {place} (row 2) has more than 80 bytes", lack, "raise block_bytes="):
+        assert text in str(caught.value)
+    assert "truncated" not in str(caught.value)
 
 
-@pytest.mark.parametrize("block_bytes", [320, 4 << 20])
 @pytest.mark.parametrize("name", LARGE)
-def test_block_bytes_lets_a_large_record_pass(tmp_path: Path, name: str, block_bytes: int) -> None:
-    table = large(tmp_path, name)(schema=SCHEMA, block_bytes=block_bytes).to_table()
-    assert table["a"].to_pylist()[:2] == [1, 2]
-    assert table["b"].to_pylist()[1] == filling(name, 300)
+def test_block_bytes_lets_a_large_record_pass(tmp_path: Path, name: str) -> None:
+    for block_bytes in (320, 4 << 20):
+        table = large(tmp_path, name)(schema=SCHEMA, block_bytes=block_bytes).to_table()
+        assert table["a"].to_pylist()[:2] == [1, 2]
+        assert table["b"].to_pylist()[1] == filling(name, 300)
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -103,24 +101,23 @@ def test_blanks_between_records_are_no_record(tmp_path: Path, shape: str) -> Non
     assert af.read_json(path, schema=schema, block_bytes=64).to_table()["a"].to_pylist()[-1] == 1
 
 
-@pytest.mark.parametrize("size", range(124, 134))
 @pytest.mark.parametrize(
     "row", ['2,"%s"', '"%s",2', '2,"%s""x"', "2,%s", '2,"x",%s', '2,"%s\nx"', '2,"x","%s\nx"']
 )
-def test_quotes_around_texts_that_are_not_held(tmp_path: Path, size: int, row: str) -> None:
+def test_quotes_around_texts_that_are_not_held(tmp_path: Path, row: str) -> None:
     """A line end far behind a quote is in its text: a row, or an error that names the quote."""
-    text = row % ("y" * size)
     path = tmp_path / "a.csv"
-    path.write_text(f"a,b\n1,x\n{text}\n3,y\n")
-    store, files = resolve(path, suffixes=(".csv",), operator="read_csv")
-    with blocks.opened(store, files[0]) as source:
-        scan = partial(blocks.cut, source, CsvLines(",", '"'), 4, 64)
-        try:
-            found = str(scan().num_rows)
-        except SourceError as error:
-            found = str(error)
-    told = f"opened at byte {8 + text.rindex(',') + 1}: close it"
-    assert found == "3" or ("\n" in text and told in found)
+    for size in range(124, 134):
+        text = row % ("y" * size)
+        path.write_text(f"a,b\n1,x\n{text}\n3,y\n")
+        store, files = resolve(path, suffixes=(".csv",), operator="read_csv")
+        with blocks.opened(store, files[0]) as source:
+            try:
+                found = str(blocks.cut(source, CsvLines(",", '"'), 4, 64).num_rows)
+            except SourceError as error:
+                found = str(error)
+        told = f"opened at byte {8 + text.rindex(',') + 1}: close it"
+        assert found == "3" or ("\n" in text and told in found)
 
 
 @pytest.mark.parametrize("row", ['2,"%s', '2,"%s\nx', '2,"x","%s'])
@@ -133,11 +130,3 @@ def test_a_quote_that_is_not_closed_behind_what_is_held(tmp_path: Path, row: str
             file.write(more)
         with pytest.raises(SourceError, match=f"opened at byte {place}(: close it| and never closed)"):
             af.read_csv(path, schema=SCHEMA, block_bytes=64).to_table()
-
-
-def test_the_real_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    path = tmp_path / "a.json"
-    path.write_bytes(b'[{"a":1},{"a":2,"b":"' + b"y" * (65 << 20) + b'"}]')
-    with pytest.raises(BudgetError, match=r"byte 9 \(row 2\) has more than 67,108,864 bytes"):
-        af.read_json(path).to_table()
