@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gzip
 import math
-import pickle
 import re
 import struct
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -66,24 +65,24 @@ LISTS = {"numbers", "vector", "words"}
 # ---------------------------------------------------------------- files of TensorFlow
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("types")])
-def test_what_tensorflow_wrote(name: str, kind: str) -> None:
-    table = read_all(TfrecordFormat(), DATA / name, kind=kind)
-    assert {field.name: str(field.type) for field in table.schema} == {
-        "": "int64",
-        "blob": "binary",
-        "numbers": "list<item: int64>",
-        "rare": "int64",
-        "real": "float",
-        "text": "binary",
-        "vector": "list<item: float>",
-        "whole": "int64",
-        "words": "list<item: binary>",
-    }
-    for column in table.column_names:
-        expected = [inferred(row, column, is_list=column in LISTS) for row in TYPES]
-        assert same(table[column].to_pylist(), expected), column
+def test_what_tensorflow_wrote(name: str) -> None:
+    for kind in KINDS:
+        table = read_all(TfrecordFormat(), DATA / name, kind=kind)
+        assert {field.name: str(field.type) for field in table.schema} == {
+            "": "int64",
+            "blob": "binary",
+            "numbers": "list<item: int64>",
+            "rare": "int64",
+            "real": "float",
+            "text": "binary",
+            "vector": "list<item: float>",
+            "whole": "int64",
+            "words": "list<item: binary>",
+        }
+        for column in table.column_names:
+            expected = [inferred(row, column, is_list=column in LISTS) for row in TYPES]
+            assert same(table[column].to_pylist(), expected), column
 
 
 def test_many_blocks_of_tensorflow(tmp_path: Path) -> None:
@@ -128,8 +127,10 @@ def test_a_schema() -> None:
             "whole": pa.list_(pa.int64()),
         }
     )
+    format = TfrecordFormat().typed(schema)
+    assert format.arguments() == {"raw": False}
     for kind in KINDS:
-        found = read_all(TfrecordFormat().typed(schema), DATA / "types.tfrecord", kind=kind)
+        found = read_all(format, DATA / "types.tfrecord", kind=kind)
         assert found.schema == schema
         assert found["text"].to_pylist() == [row.get("text", [None])[0] for row in TYPES]  # type: ignore[index]
         assert found["words"].to_pylist() == [row.get("words") for row in TYPES]
@@ -191,28 +192,15 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_keeps_the_contracts_of_a_source(tmp_path: Path, compress: Any) -> None:
     for number, rows in enumerate((7, 0, 9)):
         (tmp_path / str(number)).write_bytes(compress(framed(numbers(rows))))
-    schema = pa.schema({"x": pa.int64(), "y": pa.list_(pa.int64()), "z": pa.float32()})
-    plain = compress is bytes
-    check_dataset(lambda: af.read_tfrecord(tmp_path, schema=schema), in_full=not plain)
-    check_dataset(lambda: af.read_tfrecord(tmp_path, schema=schema).batch(3), in_full=plain)
-    check_dataset(
-        lambda: af.read_tfrecord(tmp_path, schema=schema).shuffle(4, seed=1),
-        epochs_differ=True,
-        in_full=plain,
-    )
+    if compress is bytes:
+        schema = pa.schema({"x": pa.int64(), "y": pa.list_(pa.int64()), "z": pa.float32()})
+        read = partial(af.read_tfrecord, tmp_path, schema=schema)
+        check_dataset(lambda: read().batch(3))
+        check_dataset(lambda: read().shuffle(4, seed=1), epochs_differ=True, in_full=False)
     assert af.read_tfrecord(tmp_path).to_table()["x"].to_pylist() == [*range(7), *range(9)]
-    for start in range(17):
+    for start in (1, 5, 6, 7, 8, 14, 16):
         rest = af.read_tfrecord(tmp_path).skip(start).take(3).to_table()
         assert rest["x"].to_pylist() == [*range(7), *range(9)][start : start + 3]
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_files_that_are_not_local(compress: Any) -> None:
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/tfrecords/a", compress(framed(numbers(9))))
-    found = af.read_tfrecord("memory://tfrecords/a").skip(2).to_table()
-    assert found["x"].to_pylist() == list(range(2, 9))
 
 
 def test_headers_are_found_across_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,16 +217,6 @@ def test_headers_are_found_across_windows(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(framing, "WINDOW_BYTES", size)
         monkeypatch.setattr(framing, "INFLATED_BYTES", size)
         assert read_all(TfrecordFormat(), tmp_path / "b").equals(expected)
-
-
-def test_footers_and_formats_pickle() -> None:
-    format = TfrecordFormat().typed(pa.schema({"whole": pa.int64()}))
-    _, footer = open_footer(format, DATA / "types.tfrecord")
-    again = pickle.loads(pickle.dumps((format, footer)))
-    assert again[0] == format
-    assert again[1].splits == footer.splits
-    assert footer.schema.names == ["whole"]
-    assert format.arguments() == {"raw": False}
 
 
 # ---------------------------------------------------------------- broken files
@@ -260,8 +238,8 @@ X = pa.schema({"x": pa.int64()})
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_file_that_is_cut_off_anywhere(tmp_path: Path) -> None:
-    stored = framed(numbers(4))
-    borders = np.cumsum([0] + [len(record) + 16 for record in numbers(4)]).tolist()
+    stored = framed(numbers(2))
+    borders = np.cumsum([0] + [len(record) + 16 for record in numbers(2)]).tolist()
     path = tmp_path / "a"
     for size in range(1, len(stored)):
         path.write_bytes(stored[:size])
@@ -281,7 +259,7 @@ def test_a_file_that_is_cut_off_anywhere(tmp_path: Path) -> None:
 def test_a_compressed_file_that_is_cut_off_anywhere(tmp_path: Path) -> None:
     stored = gzip.compress(framed(numbers(40)))
     path = tmp_path / "a"
-    for size in range(3, len(stored), 7):
+    for size in range(3, len(stored), 17):
         path.write_bytes(stored[:size])
         rows, error = outcome(path, X)
         assert rows == list(range(len(rows)))
@@ -293,7 +271,7 @@ def test_a_compressed_file_that_is_cut_off_anywhere(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_no_flipped_bit_gives_a_wrong_row(tmp_path: Path, compress: Any) -> None:
-    stored = compress(framed(numbers(3)))
+    stored = compress(framed(numbers(2)))
     path = tmp_path / "a"
     for place in range(len(stored)):
         broken = bytearray(stored)
@@ -302,7 +280,7 @@ def test_no_flipped_bit_gives_a_wrong_row(tmp_path: Path, compress: Any) -> None
         rows, error = outcome(path, X)
         assert rows == list(range(len(rows)))
         # Some bytes of a gzip header mean nothing.
-        assert isinstance(error, SourceError) or (compress is not bytes and len(rows) == 3)
+        assert isinstance(error, SourceError) or (compress is not bytes and len(rows) == 2)
 
 
 def test_a_wrong_crc_names_the_record(tmp_path: Path) -> None:
@@ -389,15 +367,9 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("later", "text"),
     [
-        (
-            {"x": [1.0]},
-            r"record 3: feature 'x': expected int64_list \(int64\), found float_list; take a type in schema=",
-        ),
-        (
-            {"x": [1, 2]},
-            r"record 3: feature 'x': expected 1 of int64 \(int64\), found 2; take a type in schema=",
-        ),
-        ({"x": []}, r"record 3: feature 'x': expected 1 of int64 \(int64\), found 0; take a type in schema="),
+        ({"x": [1.0]}, r"int64_list \(int64\), found float_list"),
+        ({"x": [1, 2]}, r"1 of int64 \(int64\), found 2"),
+        ({"x": []}, r"1 of int64 \(int64\), found 0"),
     ],
 )
 def test_a_later_record_that_does_not_fit(
@@ -408,7 +380,7 @@ def test_a_later_record_that_does_not_fit(
     rows, error = outcome(tmp_path)
     assert rows == [0, 1, 2]
     assert isinstance(error, SchemaError)
-    assert re.search(text, str(error))
+    assert re.search(f"record 3: feature 'x': expected {text}; take a type in schema=", str(error))
     assert error.file == str(tmp_path / "a")
     # What is not read need not fit.
     assert af.read_tfrecord(tmp_path, columns=["z"]).to_table().num_rows == 6
@@ -446,11 +418,10 @@ def test_a_feature_of_two_kinds_cannot_be_inferred(tmp_path: Path) -> None:
         _ = af.read_tfrecord(tmp_path).schema
 
 
-@pytest.mark.parametrize("columns", [1, 160, 2_000])
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(("columns", "suffix"), [(1, ""), (160, ""), (160, ".gz"), (2_000, "")])
 def test_estimates_count_cells(tmp_path: Path, columns: int, suffix: str) -> None:
     """A record without a feature takes 16 bytes in the file, and a null in each column."""
-    rows = 140_000
+    rows = 70_000
     data = framed([b""]) * rows
     path = tmp_path / f"a{suffix}"
     path.write_bytes(gzip.compress(data, 1) if suffix else data)
@@ -480,15 +451,10 @@ def test_a_state_knows_how_blocks_were_cut(tmp_path: Path) -> None:
         narrow.load_state_dict(state)
 
 
-def sequence_example(context: dict[str, Any], lists: bytes) -> bytes:
-    """Returns a `tf.train.SequenceExample`: its context is where an example has its features."""
-    return encoded(context) + message(2, lists)
-
-
 def test_sequence_examples_are_refused(tmp_path: Path) -> None:
-    """They would be read as half of themselves."""
+    """They would be read as half of themselves: the context is where an example has its features."""
     feature = message(1, b"words") + message(2, message(1, message(1, bytes_list([b"a"]))))
-    record = sequence_example({"x": [1]}, message(1, feature))
+    record = encoded({"x": [1]}) + message(2, message(1, feature))
     (tmp_path / "a").write_bytes(framed([record]))
     with pytest.raises(SourceError, match=r"record 0: .*tf\.train\.SequenceExample.*raw=True"):
         _ = af.read_tfrecord(tmp_path).schema
@@ -542,25 +508,15 @@ def bytes_list(values: list[bytes]) -> bytes:
     return b"".join(message(1, value) for value in values)
 
 
-UNKNOWN = st.one_of(
-    st.just(b""),
-    st.just(b""),
-    st.just(b""),
-    st.just(b"\x50\x05"),
-    st.just(b"\x7a\x02hi"),
-    st.just(b"\x5d1234"),
-)
+def parts_of(make: Any, values: Any) -> Any:
+    """Draws a list of numbers in up to two parts, packed or not."""
+    return st.lists(st.builds(make, st.lists(values, max_size=5), st.booleans()), max_size=2).map(b"".join)
+
+
+UNKNOWN = st.sampled_from([b"", b"", b"", b"\x50\x05", b"\x7a\x02hi", b"\x5d1234"])
 LIST = st.one_of(
-    st.tuples(
-        st.just(3),
-        st.lists(st.builds(int_list, st.lists(INTS, max_size=5), st.booleans()), max_size=2).map(b"".join),
-    ),
-    st.tuples(
-        st.just(2),
-        st.lists(st.builds(float_list, st.lists(FLOATS, max_size=5), st.booleans()), max_size=2).map(
-            b"".join
-        ),
-    ),
+    st.tuples(st.just(3), parts_of(int_list, INTS)),
+    st.tuples(st.just(2), parts_of(float_list, FLOATS)),
     st.tuples(st.just(1), st.builds(bytes_list, st.lists(st.binary(max_size=200), max_size=12))),
 )
 
