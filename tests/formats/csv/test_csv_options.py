@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +143,6 @@ def test_wide_letters_are_told(tmp_path: Path, encoding: str) -> None:
     path = write(tmp_path, "é,b\nx,2\nlonger,3\n".encode(encoding))
     refused(lambda: af.read_csv(path), SourceError, f"give encoding='{encoding}'")
     assert af.read_csv(path, encoding=encoding).num_rows == 2
-
-
-def test_packed_files_are_told(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "b.csv", "w") as archive:
-        archive.writestr("a.csv", "a\n1\n")
-    refused(lambda: af.read_csv(tmp_path / "b.csv"), SourceError, "zip archive; .*zip://")
 
 
 # ------------------------------------------------------------------------------------- columns without a value
