@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import polars as pl
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,8 +22,7 @@ from arrowflow.formats.json.json import JsonFormat
 from arrowflow.testing import check_dataset
 from tests import warm
 from tests.formats.csv.test_csv import compress, refused, write
-from tests.formats.reading import KINDS, open_footer, read_all, read_split
-from tests.ops.tables import stands_for_all
+from tests.formats.reading import KINDS, on_file_system, open_footer, read_all, read_split
 
 ROWS = 30
 TEXTS = ("plain", 'a "quoted" \\ one', "two\nlines", "[{,}]", "é \0", "\\", '\\"')
@@ -42,6 +41,10 @@ SHAPES = ("lines", "lines, not ended", "lines with blank ones", "array", "array 
 
 
 def as_json(objects: list[Any], shape: str = "lines") -> bytes:
+    if shape == "indented objects":
+        return "\n".join(
+            json.dumps(each, indent=1 + number % 4) for number, each in enumerate(objects)
+        ).encode()
     if shape == "indented array":
         return json.dumps(objects, indent=2).encode() + b" \n"
     separator = {"array": ",", "array on lines": "\n,\n", "lines with blank ones": "\n \r\n\n"}.get(
@@ -66,37 +69,35 @@ def read(folder: Path, data: bytes, **options: Any) -> af.Dataset:
 # ----------------------------------------------------------------------------------------- the same rows
 
 
-@pytest.mark.parametrize("block_bytes", BLOCKS)
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("kind", ["mapped", "fsspec"])
-def test_any_shape_and_block_size(tmp_path: Path, kind: str, suffix: str, block_bytes: int) -> None:
-    for number, shape in enumerate(SHAPES):
-        path = write(tmp_path, as_json(OBJECTS, shape), f"{number}.json{suffix}")
-        format = JsonFormat(block_bytes=block_bytes)
-        assert read_all(format, path, kind=kind).equals(TABLE), shape
-        if block_bytes == 1:
-            assert len(open_footer(format, path, kind)[1].splits) == (1 if suffix else ROWS)
+@pytest.mark.parametrize("shape", [*SHAPES, "indented objects"])
+def test_any_shape_and_block_size(tmp_path: Path, shape: str) -> None:
+    for suffix, kinds, sizes in (
+        ("", KINDS, BLOCKS),
+        (".gz", ("mapped", "fsspec"), (1, 1 << 20)),
+        (".zst", ("mapped",), (100,)),
+    ):
+        path = write(tmp_path, as_json(OBJECTS, shape), f"a.json{suffix}")
+        for kind, block_bytes in itertools.product(kinds, sizes):
+            format = JsonFormat(block_bytes=block_bytes)
+            assert read_all(format, path, kind=kind).equals(TABLE), (suffix, kind, block_bytes)
+            if block_bytes == 1:
+                assert len(open_footer(format, path, kind)[1].splits) == (1 if suffix else ROWS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_offsets_columns_and_absent_ones(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("a.json", "array"), ("a.jsonl", "lines"), ("a.json.gz", "array"), ("b.ndjson", "indented objects")],
+)
+def test_the_rows_after_any_row(tmp_path: Path, name: str, shape: str) -> None:
     format = JsonFormat(block_bytes=500)
-    wanted = pa.schema({"list": TABLE.schema.field("list").type, "new": pa.int8(), "row": pa.int64()})
-    for name, shape in {
-        "a.json": "array",
-        "a.jsonl": "lines",
-        "a.json.gz": "array",
-        "b.ndjson": "lines",
-    }.items():
-        store, footer = open_footer(format, write(tmp_path, as_json(OBJECTS, shape), name), kind)
-        before = 0
-        for split in footer.splits:
-            for offset in (0, 1, split.num_rows // 2, split.num_rows):
-                found = read_split(format, store, footer, split, wanted, offset)
-                expected = TABLE.slice(before + offset, split.num_rows - offset)
-                assert found.select(["row", "list"]).equals(expected.select(["row", "list"]))
-                assert found.column("new").null_count == found.num_rows
-            before += split.num_rows
+    wanted = TABLE.select(["list", "row"]).schema
+    store, footer = open_footer(format, write(tmp_path, as_json(OBJECTS, shape), name))
+    before = 0
+    for split in footer.splits:
+        for offset in (0, 1, split.num_rows // 2, split.num_rows):
+            found = read_split(format, store, footer, split, wanted, offset)
+            assert found.equals(TABLE.select(wanted.names).slice(before + offset, split.num_rows - offset))
+        before += split.num_rows
 
 
 VALUES = st.recursive(
@@ -128,40 +129,25 @@ def test_records_end_where_they_do(
 # -------------------------------------------------------------------------------------------- pipelines
 
 
-@pytest.fixture(params=["local", "fsspec", pytest.param("native", marks=pytest.mark.slow)])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], af.Dataset]:
-    """Files of several blocks, one of them compressed, on a file system."""
-    write(tmp_path, as_json(OBJECTS[:10], "indented array"), "0.json")
-    write(tmp_path, as_json(OBJECTS[10:20]), "1.jsonl")
-    write(tmp_path, as_json(OBJECTS[20:25]), "2.ndjson.gz")
-    filesystem: Any = None
-    where = str(tmp_path)
-    if request.param == "native":
-        filesystem, where = pafs.SubTreeFileSystem(where, pafs.LocalFileSystem()), ""
-    elif request.param == "fsspec":
-        filesystem, where = fsspec.filesystem("memory"), f"/{tmp_path.name}"
-        for path in tmp_path.iterdir():
-            filesystem.pipe_file(f"{where}/{path.name}", path.read_bytes())
-    return lambda: af.read_json(f"{where}/*.*", filesystem=filesystem, block_bytes=400)
-
-
 PIPELINES: dict[str, Callable[[af.Dataset], af.Dataset]] = {
-    "plain": lambda ds: ds,
-    "columns": lambda ds: ds.select("text", "struct").batch(4),
-    "rows": lambda ds: ds.filter(pl.col("row") > 1).skip(2).take(18).batch(5),
+    "rows": lambda ds: ds.filter(pl.col("row") > 1).select("text", "struct").skip(2).take(18).batch(5),
     "a .shuffle and a .repeat": lambda ds: ds.shuffle(100, seed=3).repeat(2).batch(9),
 }
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_contracts(make: Callable[[], af.Dataset], name: str) -> None:
+@pytest.mark.parametrize("kind", ["local", "fsspec", pytest.param("native", marks=pytest.mark.slow)])
+def test_contracts(tmp_path: Path, kind: str) -> None:
+    """Files of several blocks, one of them compressed, on a file system."""
+    write(tmp_path, as_json(OBJECTS[:10], "indented array"), "0.json")
+    write(tmp_path, as_json(OBJECTS[10:20]), "1.jsonl")
+    write(tmp_path, as_json(OBJECTS[20:25]), "2.ndjson.gz")
+    make = partial(af.read_json, **on_file_system(kind, tmp_path), block_bytes=400)
     assert make().to_table().equals(TABLE.slice(0, 25))
     assert make().num_rows == 25
-    check_dataset(
-        lambda: PIPELINES[name](make()),
-        epochs_differ=".shuffle" in name,
-        in_full=stands_for_all(name, PIPELINES),
-    )
+    if kind == "local":
+        check_dataset(lambda: PIPELINES["rows"](make()))
+    pipeline = PIPELINES["a .shuffle and a .repeat"]
+    check_dataset(lambda: pipeline(make()), epochs_differ=True, in_full=False)
 
 
 def test_only_wanted_columns_are_converted(tmp_path: Path) -> None:
@@ -222,11 +208,8 @@ def test_types_of_lists(tmp_path: Path) -> None:
     assert found.to_pydict() == {"a": [[1, 2], None], "b": [[[1.5]], []], "c": [{"d": [1]}, None]}
     three = pa.schema({"a": pa.list_(pa.int16(), 3)})
     refused(lambda: read(tmp_path, data, schema=three), SchemaError, "take a type in schema=")
-    refused(
-        lambda: read(tmp_path, data, schema=pa.schema({"a": pa.map_(pa.string(), pa.int8())})),
-        SchemaError,
-        "map",
-    )
+    maps = pa.schema({"a": pa.map_(pa.string(), pa.int8())})
+    refused(lambda: read(tmp_path, data, schema=maps), SchemaError, "map")
 
 
 # -------------------------------------------------------------------------------------------- odd files
@@ -241,11 +224,11 @@ ODD: dict[str, tuple[bytes, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("name", ODD)
-def test_odd_files(tmp_path: Path, name: str, block_bytes: int) -> None:
+def test_odd_files(tmp_path: Path, name: str) -> None:
     data, expected = ODD[name]
-    assert read(tmp_path, data, block_bytes=block_bytes).to_table().to_pydict() == {"a": expected}
+    for block_bytes in (1, 1 << 20):
+        assert read(tmp_path, data, block_bytes=block_bytes).to_table().to_pydict() == {"a": expected}
 
 
 BAD: dict[str, tuple[bytes, type[Exception], str]] = {
@@ -275,7 +258,6 @@ BAD: dict[str, tuple[bytes, type[Exception], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", ["lines", "indented array"])
 @pytest.mark.parametrize(
     ("rows", "column"),
     [
@@ -285,14 +267,13 @@ BAD: dict[str, tuple[bytes, type[Exception], str]] = {
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_whole_numbers_that_would_be_rounded(
-    tmp_path: Path, rows: list[dict[str, Any]], column: str, shape: str
-) -> None:
-    data = as_json(rows, shape)
-    refused(lambda: read(tmp_path, data), SchemaError, f"column '{re.escape(column)}': .*schema= with uint64")
-    given = pa.schema({"id": pa.uint64()})
-    found = read(tmp_path, data, schema=given).to_table().column("id").to_pylist()
-    assert found == [row.get("id") for row in rows]
+def test_whole_numbers_that_would_be_rounded(tmp_path: Path, rows: list[dict[str, Any]], column: str) -> None:
+    text = f"column '{re.escape(column)}': .*schema= with uint64"
+    for number, shape in enumerate(("lines", "indented array")):
+        path = write(tmp_path, as_json(rows, shape), f"{number}.json")
+        refused(partial(af.read_json, path), SchemaError, text)
+        found = af.read_json(path, schema={"id": pa.uint64()}).to_table().column("id").to_pylist()
+        assert found == [row.get("id") for row in rows]
 
 
 def test_numbers_that_are_no_whole_ones(tmp_path: Path) -> None:
@@ -310,12 +291,12 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
     assert (error.operator, error.file) == ("read_json", str(tmp_path / "a.json"))
 
 
-@pytest.mark.parametrize("data", [b"", b"\n", b"[]", b" [ \n ] \n"])
-def test_files_without_rows_among_others(tmp_path: Path, data: bytes) -> None:
+def test_files_without_rows_among_others(tmp_path: Path) -> None:
     write(tmp_path, b'{"a": 1}\n', "0.json")
-    write(tmp_path, data, "1.json")
-    assert af.read_json(tmp_path).to_table().to_pydict() == {"a": [1]}
-    assert af.read_json(tmp_path / "1.json", schema=pa.schema({"a": pa.int8()})).num_rows == 0
+    for data in (b"", b"\n", b"[]", b" [ \n ] \n"):
+        write(tmp_path, data, "1.json")
+        assert af.read_json(tmp_path).to_table().to_pydict() == {"a": [1]}
+        assert af.read_json(tmp_path / "1.json", schema=pa.schema({"a": pa.int8()})).num_rows == 0
 
 
 ZEROS = bytes(5_000)
@@ -409,15 +390,12 @@ def test_rows_that_are_null(tmp_path: Path) -> None:
 
 
 def test_values_of_many_levels(tmp_path: Path) -> None:
-    levels = 10_000
-    bodies = [
-        "[" * levels + "]" * levels,
-        '{"a":' * levels + "1" + "}" * levels,
-        '[{"a":' * levels + "1" + "}]" * levels,
-    ]
-    paths = []
-    for number, body in enumerate(bodies):
-        for name, text in (("lines", f'{{"x":1,"y":{body}}}\n'), ("array", f'[{{"x":1,"y":{body}}}]')):
+    levels, paths = 10_000, []
+    for number, (start, middle, end) in enumerate(
+        (("[", "", "]"), ('{"a":', "1", "}"), ('[{"a":', "1", "}]"))
+    ):
+        body = f'{{"x":1,"y":{start * levels}{middle}{end * levels}}}'
+        for name, text in (("lines", f"{body}\n"), ("array", f"[{body}]")):
             paths.append(tmp_path / f"{number}{name}.json")
             paths[-1].write_text(text)
     found = read_apart(*paths)
@@ -426,27 +404,13 @@ def test_values_of_many_levels(tmp_path: Path) -> None:
 
 
 def test_levels_that_are_few_enough(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    for levels, is_read in ((63, True), (64, False)):  # and the object around them
-        path.write_text(f'{{"x":{"[" * levels}"]]]"{"]" * levels}}}\n')
-        if is_read:
-            assert af.read_json(path).to_table().num_rows == 1
-        else:
-            refused_text = "nested deeper"
-            with pytest.raises(SourceError, match=refused_text):
-                af.read_json(path).to_table()
+    for levels in (63, 64):  # and the object around them
+        path = write(tmp_path, f'{{"x":{"[" * levels}{"]" * levels}}}\n'.encode(), f"{levels}.json")
+    assert af.read_json(tmp_path / "63.json").to_table().num_rows == 1
+    refused(lambda: af.read_json(path), SourceError, "nested deeper")
 
 
 # ------------------------------------------------------------------------------------- objects over several lines
-
-
-@pytest.mark.parametrize("block_bytes", BLOCKS)
-@pytest.mark.parametrize("indent", [1, 4])
-@pytest.mark.parametrize("kind", KINDS)
-def test_objects_over_several_lines(tmp_path: Path, kind: str, indent: int, block_bytes: int) -> None:
-    text = "\n".join(json.dumps(each, indent=indent) for each in OBJECTS)
-    path = write(tmp_path, text.encode(), "a.json")
-    assert read_all(JsonFormat(block_bytes=block_bytes), path, kind=kind).equals(TABLE)
 
 
 def test_objects_over_several_lines_resume_and_leave_bad_ones_out(tmp_path: Path) -> None:
@@ -487,29 +451,29 @@ MIXED = (
 ANY = pa.schema({"id": pa.string(), "in": pa.struct({"n": pa.string(), "l": pa.list_(pa.string())})})
 
 
-@pytest.mark.parametrize("block_bytes", BLOCKS)
 @pytest.mark.parametrize("shape", ["lines", "array", "objects"])
-def test_values_of_any_kind_come_as_their_text(tmp_path: Path, shape: str, block_bytes: int) -> None:
+def test_values_of_any_kind_come_as_their_text(tmp_path: Path, shape: str) -> None:
     text = "\n".join(MIXED)
     if shape == "array":
         text = f"[{','.join(MIXED)}]"
     elif shape == "objects":
         text = "\n".join(each.replace("{", "{\n", 1) for each in MIXED)
-    found = af.read_json(write(tmp_path, text.encode(), "a.json"), schema=ANY, block_bytes=block_bytes)
-    assert found.to_table().to_pydict() == {
-        "id": ["a", "1", None, None, '{"é": [1.0, "\\"\\\\"]}', "true"],
-        "in": [
-            {"n": "1", "l": ["1", "x", None, '{"q": [1.50]}']},
-            {"n": "y", "l": None},
-            None,
-            None,
-            {"n": "{}", "l": None},
-            None,
-        ],
-    }
-    check_dataset(lambda: found.batch(1))
-    skipping = af.read_json(tmp_path / "a.json", schema=ANY, on_error="skip", block_bytes=block_bytes)
-    assert skipping.to_table().equals(found.to_table())
+    path = write(tmp_path, text.encode(), "a.json")
+    for block_bytes in BLOCKS:
+        given = partial(af.read_json, path, schema=ANY, block_bytes=block_bytes)
+        for found in (given(), given(on_error="skip")):
+            assert found.to_table().to_pydict() == {
+                "id": ["a", "1", None, None, '{"é": [1.0, "\\"\\\\"]}', "true"],
+                "in": [
+                    {"n": "1", "l": ["1", "x", None, '{"q": [1.50]}']},
+                    {"n": "y", "l": None},
+                    None,
+                    None,
+                    {"n": "{}", "l": None},
+                    None,
+                ],
+            }
+            assert found.skip(2).to_table().equals(found.to_table().slice(2))
 
 
 def test_types_that_are_inferred_take_one_kind(tmp_path: Path) -> None:
@@ -559,7 +523,6 @@ def test_text_that_is_no_json_does_not_come_as_json_text(tmp_path: Path, value: 
 # ------------------------------------------------------------------------------------- columns without a value
 
 
-@pytest.mark.parametrize("shape", ["lines", "array"])
 @pytest.mark.parametrize(
     "values",
     [
@@ -569,23 +532,27 @@ def test_text_that_is_no_json_does_not_come_as_json_text(tmp_path: Path, value: 
         [{"b": [None, None]}, {}, {"b": [None]}],
     ],
 )
-def test_lists_of_nothing_but_nulls(tmp_path: Path, values: list[Any], shape: str) -> None:
+def test_lists_of_nothing_but_nulls(tmp_path: Path, values: list[Any]) -> None:
     """pyarrow makes too few nulls of them."""
     objects = [json.dumps({"a": value}) for value in values]
-    text = "\n".join(objects) if shape == "lines" else f"[{','.join(objects)}]"
-    path = write(tmp_path, text.encode(), "a.json")
     expected = pl.read_ndjson("\n".join(objects).encode()).to_dicts()
-    for rows in (af.read_json(path), af.read_json(path, on_error="skip")):
-        rows.to_table().validate(full=True)
-        assert rows.to_table().to_pylist() == expected
+    for text in ("\n".join(objects), f"[{','.join(objects)}]"):
+        path = write(tmp_path, text.encode(), "a.json")
+        for table in (af.read_json(path).to_table(), af.read_json(path, on_error="skip").to_table()):
+            table.validate(full=True)
+            assert table.to_pylist() == expected
 
 
 @pytest.mark.parametrize("shape", ["lines", "array"])
-def test_columns_that_are_empty_for_a_long_time(tmp_path: Path, shape: str) -> None:
-    objects = ['{"a": 123456789, "b": null, "c": [], "d": {}, "e": [{"f": null}]}'] * 30_000
+def test_columns_that_are_empty_for_a_long_time(
+    tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arrowflow.formats.json.json.SAMPLE_BYTES", 1_000)
+    monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", 1_000)
+    objects = ['{"a": 123456789, "b": null, "c": [], "d": {}, "e": [{"f": null}]}'] * 300
     objects.append('{"a": 1, "b": 7, "c": ["x"], "d": {"g": 1.5}, "e": [{"f": true}]}')
     text = "\n".join(objects) if shape == "lines" else f"[{','.join(objects)}]"
-    found = af.read_json(write(tmp_path, text.encode(), "a.json"))
+    found = af.read_json(write(tmp_path, text.encode(), "a.json"), block_bytes=1_000)
     assert found.schema == pa.schema(
         {
             "a": pa.int64(),
@@ -595,4 +562,4 @@ def test_columns_that_are_empty_for_a_long_time(tmp_path: Path, shape: str) -> N
             "e": pa.list_(pa.struct({"f": pa.bool_()})),
         }
     )
-    assert found.skip(30_000).to_table().to_pylist() == [json.loads(objects[-1])]
+    assert found.skip(300).to_table().to_pylist() == [json.loads(objects[-1])]
