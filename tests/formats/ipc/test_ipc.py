@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -368,12 +369,17 @@ def test_intervals_without_arrays_are_left_out_or_refused(tmp_path: Path, unit: 
 
 
 def test_each_type_of_the_metadata_is_read_or_refused(tmp_path: Path) -> None:
+    ways: list[Callable[[af.Dataset], Any]] = [
+        lambda ds: ds.to_table(),
+        lambda ds: ds.select("x").to_table(),
+        lambda ds: list(ds.shuffle(2, seed=1).to_numpy()),
+    ]
     for kind in range(32):
         path = write(tmp_path / "a.arrow", pa.table({"v": pa.array([1, 2], pa.int64()), "x": [1, 2]}))
         ds = af.read_ipc(patched(path, kind=kind))
-        for reads in (ds.to_table, ds.select("x").to_table, ds.shuffle(2, seed=1).to_table):
+        for read in ways:
             with suppress(af.SourceError, SchemaError):
-                reads()
+                read(ds)
 
 
 def test_messages_of_other_kinds() -> None:

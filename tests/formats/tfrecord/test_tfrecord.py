@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -201,6 +202,14 @@ def test_it_keeps_the_contracts_of_a_source(tmp_path: Path, compress: Any) -> No
     for start in (1, 5, 6, 7, 8, 14, 16):
         rest = af.read_tfrecord(tmp_path).skip(start).take(3).to_table()
         assert rest["x"].to_pylist() == [*range(7), *range(9)][start : start + 3]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_files_that_are_not_local() -> None:
+    for compress in (bytes, gzip.compress):
+        fsspec.filesystem("memory").pipe("/tfrecords/a", compress(framed(numbers(9))))
+        found = af.read_tfrecord("memory://tfrecords/a").skip(2).to_table()
+        assert found["x"].to_pylist() == list(range(2, 9))
 
 
 def test_headers_are_found_across_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
