@@ -50,6 +50,16 @@ def test_files_of_a_folder_compressed_ones_too(tmp_path: Path) -> None:
     check_dataset(lambda: af.read_text(tmp_path, block_bytes=5).batch(3))
 
 
+def test_folders_give_columns(tmp_path: Path) -> None:
+    for word in "no", "yes":
+        (tmp_path / f"answer={word}").mkdir()
+        (tmp_path / f"answer={word}" / "a.txt").write_text(f"I say {word}\n")
+    assert af.read_text(tmp_path).to_table().to_pylist() == [
+        {"text": "I say no", "answer": "no"},
+        {"text": "I say yes", "answer": "yes"},
+    ]
+
+
 def test_other_encodings(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("caf\u00e9\nna\u00efve\n".encode("latin1"))
