@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, raising
-from tests.ops.combine.test_interleave import children, flat, pairs, sizes_of
+from arrowflow.testing import Fault, batches_of, check_operator, raising
+from tests.ops.combine.test_interleave import children, pairs, sizes_of
 from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, sizes, stands_for_all
 
 pytestmark = pytest.mark.any_version
@@ -34,19 +33,20 @@ CASES: dict[str, Apply] = {
     "small pieces": lambda ds: ds.with_options(SMALL).flat_map(children),
     "nested": lambda ds: ds.flat_map(nested),
     "batched": lambda ds: ds.flat_map(children).batch(7),
+    "repeated": lambda ds: ds.flat_map(children).repeat(2),
+    "random elements": lambda ds: ds.flat_map(shuffled),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], NUMBERS, in_full=stands_for_all(case, CASES))
-
-
-@pytest.mark.slow
-def test_contracts_of_random_elements() -> None:
-    check_operator(lambda ds: ds.flat_map(shuffled), NUMBERS, epochs_differ=True, in_full=False)
-    check_dataset(lambda: numbers(5).flat_map(children).repeat(2))
+    check_operator(
+        CASES[case],
+        NUMBERS,
+        epochs_differ=case == "random elements",
+        in_full=stands_for_all(case, CASES),
+    )
 
 
 def test_rows_come_one_dataset_after_the_other() -> None:
@@ -55,13 +55,6 @@ def test_rows_come_one_dataset_after_the_other() -> None:
         options = af.Options(cpu_budget=workers, max_chunk_rows=3)
         assert pairs(numbers(9, 6).with_options(options).flat_map(children)) == expected
     assert pairs(numbers(9, 6).interleave(children, cycle_length=1)) == expected
-
-
-def test_files_may_be_opened_by_it(tmp_path: Any) -> None:
-    for number in range(3):
-        pq.write_table(pa.table({"row": range(number * 10, number * 10 + 4)}), tmp_path / f"{number}.parquet")
-    ds = af.list_files(str(tmp_path / "*.parquet")).flat_map(lambda row: af.read_parquet(row["path"]).take(2))
-    assert sorted(rows_of(ds)) == [0, 1, 10, 11, 20, 21]
 
 
 def test_with_one_call_nothing_is_begun_ahead() -> None:
@@ -79,22 +72,22 @@ def test_with_one_call_nothing_is_begun_ahead() -> None:
 
 
 def test_a_resumed_run_calls_the_function_for_what_is_left() -> None:
-    def dataset(seen: list[int]) -> af.Dataset:
-        def fn(row: dict[str, Any]) -> af.Dataset:
-            seen.append(row["row"])
-            return children({"row": row["row"] + 1})
-
-        return numbers(5).flat_map(fn)
-
-    with iter(dataset([])) as iterator:
-        found = [next(iterator).to_pylist() for _ in range(3)]
-        state = iterator.state_dict()
-        rest = [batch.to_pylist() for batch in iterator]
     seen: list[int] = []
-    with iter(dataset(seen)) as iterator:
+
+    def fn(row: dict[str, Any]) -> af.Dataset:
+        seen.append(row["row"])
+        return children({"row": row["row"] + 1})
+
+    ds = numbers(5).flat_map(fn)
+    with iter(ds) as iterator:
+        found = pairs(itertools.islice(iterator, 3))
+        state = iterator.state_dict()
+        rest = pairs(iterator)
+    seen.clear()
+    with iter(ds) as iterator:
         iterator.load_state_dict(state)
-        assert [batch.to_pylist() for batch in iterator] == rest
-    assert min(seen) == flat(found)[-1]["row"] - 1 > 0
+        assert pairs(iterator) == rest
+    assert min(seen) == found[-1][0] - 1 > 0
 
 
 def test_errors_name_it() -> None:
