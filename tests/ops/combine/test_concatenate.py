@@ -12,27 +12,34 @@ import pytest
 import arrowflow as af
 from arrowflow.optimizer import RULES
 from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, chunked, raising
-from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, rows_of, sizes
+from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, Apply, identity, ids, numbers, refused, rows_of, sizes
 
 pytestmark = pytest.mark.any_version
 
 ALL_RULES = tuple(rule.name for rule in RULES)
 
 
-def test_contracts() -> None:
-    check_operator(lambda ds: ds.concatenate(ds), NUMBERS)
-    check_operator(lambda ds: ds.concatenate(ds.take(2), ds.skip(11)), ALL_TYPES_INSIDE)
+CASES: dict[str, tuple[Apply, pa.Table]] = {
+    "twice": (lambda ds: ds.concatenate(ds), NUMBERS),
+    "three": (lambda ds: ds.concatenate(ds.take(2), ds.skip(11)), ALL_TYPES_INSIDE),
+    "batches": (lambda ds: ds.batch(4).concatenate(ds.batch(3)), NUMBERS),
+    "epochs": (lambda ds: ds.shuffle(5, seed=1).concatenate(ds), NUMBERS),
+}
 
 
-def test_contracts_of_batches() -> None:
-    check_operator(lambda ds: ds.batch(4).concatenate(ds.batch(3)), NUMBERS)
-    assert sizes(af.range(5).batch(2).concatenate(af.range(4).batch(3))) == [2, 2, 1, 3, 1]
-    assert len(af.range(5).batch(2).concatenate(af.range(4).batch(3)).to_polars()) == 5
+@pytest.mark.parametrize("case", CASES)
+def test_contracts(case: str) -> None:
+    apply, table = CASES[case]
+    check_operator(apply, table, epochs_differ=case == "epochs")
 
 
-def test_contracts_of_epochs() -> None:
-    """Each input runs the epoch of the whole."""
-    check_operator(lambda ds: ds.shuffle(5, seed=1).concatenate(ds), NUMBERS, epochs_differ=True)
+def test_batches_end_with_their_input() -> None:
+    ds = af.range(5).batch(2).concatenate(af.range(4).batch(3))
+    assert sizes(ds) == [2, 2, 1, 3, 1]
+    assert len(ds.to_polars()) == 5
+
+
+def test_each_input_runs_the_epoch_of_the_whole() -> None:
     below = af.range(9).shuffle(9, seed=2)
     for epoch in (0, 3):
         assert ids(below.concatenate(af.range(2)), epoch=epoch) == [*ids(below, epoch=epoch), 0, 1]
@@ -46,35 +53,66 @@ def test_rows_come_in_the_order_of_the_arguments() -> None:
     assert ids(af.range(2).repeat(2).concatenate(af.range(7, 8)).repeat(2)) == [0, 1, 0, 1, 7] * 2
 
 
-def test_columns_are_matched_by_name() -> None:
-    first = af.range(2).with_columns(x=pl.col("id") + 1)
-    second = af.range(3, 4).with_columns(x=pl.col("id") * 2).select("x", "id")
-    assert first.concatenate(second).to_table().to_pydict() == {"id": [0, 1, 3], "x": [1, 2, 6]}
-    assert second.concatenate(first).schema.names == ["x", "id"]
+MIXED: dict[str, Callable[[af.Dataset, af.Dataset], af.Dataset]] = {
+    "concatenate": lambda one, other: one.concatenate(other),
+    "sample_from_datasets": lambda one, other: af.sample_from_datasets([one, other], seed=1),
+    "choose_from_datasets": lambda one, other: af.choose_from_datasets(
+        [one, other], af.range(6).select(c=pl.col("id") % 2)
+    ),
+}
+READING: dict[str, Apply] = {
+    "map": lambda ds: ds.map(lambda batch: batch, columns=["b"]),
+    "map_rows": lambda ds: ds.map_rows(lambda row: row, columns=["b"]),
+    "scan": lambda ds: ds.scan(0, lambda state, batch: (state, batch), columns=["b"]),
+}
+KEPT = [row for row, n in enumerate(NUMBERS["n"].to_pylist()) if n is not None and n > 3]
+IN_TURNS = {
+    "concatenate": [*range(17), *KEPT],
+    "choose_from_datasets": [0, KEPT[0], 1, KEPT[1], 2, KEPT[2]],
+}
 
 
-@pytest.mark.parametrize("disabled", [(), ALL_RULES])
-def test_rules_prune_through_all_inputs(disabled: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("mixed", MIXED)
+def test_columns_are_matched_by_name(mixed: str) -> None:
+    first = numbers(2).with_columns(x=pl.col("row") + 1)
+    ds = MIXED[mixed](first, first.select("x", "row"))
+    assert all(row["x"] == row["row"] + 1 for row in ds.to_table().to_pylist())
+    assert MIXED[mixed](first.select("x", "row"), first).schema.names == ["x", "row"]
+
+
+@pytest.mark.parametrize("mixed", MIXED)
+def test_rules_prune_through_all_inputs(mixed: str) -> None:
     """An input that has to read more columns than another leaves them out again."""
-    plain, filtered = af.from_arrow(NUMBERS), af.from_arrow(NUMBERS).filter(pl.col("n") > 3)
-    ds = plain.concatenate(filtered).select("x", "row").skip(1).filter(pl.col("x") > 1)
-    ds = ds.with_options(af.Options(disabled_rules=disabled))
-    whole = pl.concat([pl.DataFrame(NUMBERS), pl.DataFrame(NUMBERS).filter(pl.col("n") > 3)])
-    expected = whole.select("x", "row").slice(1).filter(pl.col("x") > 1)
-    assert pl.DataFrame(ds).equals(expected, null_equal=True)
-    if not disabled:
-        assert "prune_columns" in ds._ready().applied
+    ds = MIXED[mixed](af.from_arrow(NUMBERS), af.from_arrow(NUMBERS).filter(pl.col("n") > 3))
+    plain = af.Options(disabled_rules=ALL_RULES)
+    rows = rows_of(ds.with_options(plain))
+    assert rows == IN_TURNS.get(mixed, rows)
+    pruned = ds.select("x", "row").skip(1).filter(pl.col("row") % 3 < 2)
+    expected = NUMBERS.select(["x", "row"]).take([row for row in rows[1:] if row % 3 < 2])
+    for each in (pruned, pruned.with_options(plain)):
+        assert pl.DataFrame(each).equals(pl.DataFrame(expected), null_equal=True)
+    assert "prune_columns" in pruned._ready().applied
+
+
+@pytest.mark.parametrize("reading", READING)
+@pytest.mark.parametrize("mixed", MIXED)
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_rules_prune_no_input_where_another_has_unknown_columns(
+    mixed: str, reading: str, unknown: int
+) -> None:
+    known = numbers(3).with_columns(b=pl.col("row"))
+    inputs = [known, known]
+    inputs[unknown] = known.map(lambda batch: batch)
+    found = READING[reading](MIXED[mixed](*inputs)).to_table()
+    assert found.column_names == ["b"]
+    assert sorted(found["b"].to_pylist()) == [0, 0, 1, 1, 2, 2][: found.num_rows]
 
 
 @pytest.mark.parametrize("disabled", [(), ALL_RULES])
 def test_only_the_number_of_rows_is_wanted(disabled: tuple[str, ...]) -> None:
-    ds = (
-        af.from_arrow(NUMBERS)
-        .concatenate(af.from_arrow(NUMBERS).skip(15))
-        .with_columns(pl.lit(1).alias("one"))
-    )
-    ds = ds.select("one").with_options(af.Options(disabled_rules=disabled))
-    assert rows_of(ds, "one") == [1] * 19
+    source = af.from_arrow(NUMBERS)
+    ds = source.concatenate(source.skip(15)).with_columns(pl.lit(1).alias("one")).select("one")
+    assert rows_of(ds.with_options(af.Options(disabled_rules=disabled)), "one") == [1] * 19
 
 
 def test_errors_come_in_order() -> None:
@@ -111,14 +149,11 @@ def test_a_cache_may_stand_in_it_twice() -> None:
 
 
 def test_unknown_schemas_are_compared_when_rows_come() -> None:
-    def plus(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch
-
-    assert ids(af.range(3).map(plus).concatenate(af.range(2))) == [0, 1, 2, 0, 1]
-    check_resume(lambda: numbers(3, 2).map(plus).concatenate(numbers(4)).batch(2))
-    other = af.range(3).map(plus).concatenate(af.range(2).rename({"id": "other"}))
+    assert ids(af.range(3).map(identity).concatenate(af.range(2))) == [0, 1, 2, 0, 1]
+    check_resume(lambda: numbers(3, 2).map(identity).concatenate(numbers(4)).batch(2))
+    other = af.range(3).map(identity).concatenate(af.range(2).rename({"id": "other"}))
     refused(af.SchemaError, lambda: batches_of(other), "dataset 2", "other", "id")
-    turned = numbers(2).with_columns(x=pl.col("row")).map(plus)
+    turned = numbers(2).with_columns(x=pl.col("row")).map(identity)
     swapped = turned.concatenate(turned.select("x", "row"))
     refused(af.SchemaError, lambda: batches_of(swapped), "one order", "select")
 
@@ -139,33 +174,3 @@ def test_bad_arguments() -> None:
     refused(af.PlanError, lambda: renamed.schema, "concatenate", "dataset 3", "lacks ['id']", "'row'")
     cast = ds.concatenate(ds.cast({"id": pa.int32()}))
     refused(af.PlanError, lambda: cast.schema, "concatenate", "'id'", "int64", "int32", "dataset 2")
-
-
-MIXED: dict[str, Callable[[af.Dataset, af.Dataset], af.Dataset]] = {
-    "concatenate": lambda one, other: one.concatenate(other),
-    "sample_from_datasets": lambda one, other: af.sample_from_datasets([one, other], seed=1),
-    "choose_from_datasets": lambda one, other: af.choose_from_datasets(
-        [one, other], af.range(6).select(c=pl.col("id") % 2)
-    ),
-}
-READING: dict[str, Callable[[af.Dataset], af.Dataset]] = {
-    "map": lambda ds: ds.map(lambda batch: batch, columns=["b"]),
-    "map_rows": lambda ds: ds.map_rows(lambda row: row, columns=["b"]),
-    "scan": lambda ds: ds.scan(0, lambda state, batch: (state, batch), columns=["b"]),
-}
-
-
-@pytest.mark.parametrize("reading", READING)
-@pytest.mark.parametrize("mixed", MIXED)
-@pytest.mark.parametrize("unknown", [0, 1])
-def test_rules_prune_no_input_where_another_has_unknown_columns(
-    mixed: str, reading: str, unknown: int
-) -> None:
-    known = numbers(3).with_columns(b=pl.col("row"))
-    inputs = [known, known]
-    inputs[unknown] = known.map(lambda batch: batch)
-    ds = READING[reading](MIXED[mixed](*inputs))
-    found = ds.to_table()
-    assert (
-        found.column_names == ["b"] and sorted(found["b"].to_pylist()) == [0, 0, 1, 1, 2, 2][: found.num_rows]
-    )

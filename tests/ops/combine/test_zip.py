@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -11,8 +12,9 @@ import pytest
 
 import arrowflow as af
 from arrowflow.optimizer import RULES
-from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, raising
-from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, rows_of, sizes
+from arrowflow.testing import Fault, batches_of, check_operator, check_resume, raising
+from arrowflow.testing.contracts import IN_FULL
+from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, Apply, identity, ids, numbers, refused, rows_of, sizes
 
 pytestmark = pytest.mark.any_version
 
@@ -23,15 +25,24 @@ def other(*split_sizes: int) -> af.Dataset:
     return numbers(*split_sizes).rename({"row": "other"})
 
 
-@pytest.mark.parametrize("table", [NUMBERS, ALL_TYPES_INSIDE])
-def test_contracts(table: pa.Table) -> None:
-    check_operator(lambda ds: af.zip(ds, other(4, 0, 1, 30)), table, ordered_by="row")
-    check_operator(lambda ds: af.zip(other(3, 5, 1), ds), table, in_full=False)
-    check_operator(lambda ds: af.zip(ds, ds.select(also="row"), other(9)).batch(4), table, in_full=False)
+CASES: dict[str, tuple[Apply, pa.Table]] = {
+    "first": (lambda ds: af.zip(ds, other(4, 0, 1, 30)), NUMBERS),
+    "second": (lambda ds: af.zip(other(3, 5, 1), ds), NUMBERS),
+    "batched": (lambda ds: af.zip(ds, ds.select(also="row"), other(9)).batch(4), ALL_TYPES_INSIDE),
+    "epochs": (lambda ds: af.zip(ds.shuffle(5, seed=1), other(40)), NUMBERS),
+}
 
 
-def test_contracts_of_epochs() -> None:
-    check_operator(lambda ds: af.zip(ds.shuffle(5, seed=1), other(40)), NUMBERS, epochs_differ=True)
+@pytest.mark.parametrize("case", CASES)
+def test_contracts(case: str) -> None:
+    apply, table = CASES[case]
+    check_operator(
+        apply,
+        table,
+        epochs_differ=case == "epochs",
+        ordered_by="row" if case == "first" else None,
+        in_full=IN_FULL and case in ("first", "epochs"),
+    )
 
 
 def test_it_ends_with_the_shortest() -> None:
@@ -63,14 +74,13 @@ def test_columns_come_in_the_order_of_the_arguments() -> None:
 
 @pytest.mark.parametrize("disabled", [(), ALL_RULES])
 def test_rules_prune_each_input_by_itself(disabled: tuple[str, ...]) -> None:
+    frame = pl.DataFrame(NUMBERS)
     left = af.from_arrow(NUMBERS).filter(pl.col("n") > -15)
     right = af.from_arrow(NUMBERS).rename({name: name * 2 for name in NUMBERS.column_names})
-    options = af.Options(disabled_rules=disabled)
-    frame = pl.DataFrame(NUMBERS)
     kept = frame.filter(pl.col("n") > -15)
+    wide = pl.concat([kept, frame.rename(lambda name: name * 2).head(len(kept))], how="horizontal")
     for columns in (["x", "ss"], ["nn"], ["b", "row"]):
-        ds = af.zip(left, right).skip(2).select(*columns).with_options(options)
-        wide = pl.concat([kept, frame.rename(lambda name: name * 2).head(len(kept))], how="horizontal")
+        ds = af.zip(left, right).skip(2).select(*columns).with_options(af.Options(disabled_rules=disabled))
         assert pl.DataFrame(ds).equals(wide.slice(2).select(columns), null_equal=True)
 
 
@@ -99,20 +109,10 @@ def test_a_function_above_sees_the_splits_of_the_first() -> None:
 
 
 def test_without_an_order_rows_stay_together() -> None:
-    unordered = af.Options(deterministic=False, cpu_budget=2)
-    ds = af.zip(numbers(*[3] * 20).map(lambda batch: batch), other(*[4] * 15).map(lambda batch: batch))
-    for _ in range(5):
-        found = ds.with_options(unordered).to_table()
+    ds = af.zip(numbers(*[3] * 20).map(identity), other(*[4] * 15).map(identity))
+    for _ in range(3):
+        found = ds.with_options(af.Options(deterministic=False, cpu_budget=2)).to_table()
         assert found.column("row").equals(found.column("other")) and found.num_rows == 60
-
-
-def test_it_nests_and_repeats() -> None:
-    def make() -> af.Dataset:
-        inner = af.zip(numbers(4, 3), other(2, 9).shuffle(3, seed=1))
-        return af.zip(inner.repeat(2), af.range(13)).batch(3)
-
-    check_dataset(make, epochs_differ=True)
-    assert rows_of(make()) == [*range(7), *range(6)]
 
 
 def test_a_cache_may_stand_in_it_twice() -> None:
@@ -127,32 +127,33 @@ def test_inside_of_what_a_function_returns() -> None:
     def pairs(row: dict[str, Any]) -> af.Dataset:
         return af.zip(af.range(3).with_columns(x=pl.col("id") + 10 * row["id"]), other(2))
 
-    def make() -> af.Dataset:
-        return af.range(3).interleave(pairs, cycle_length=2, block_length=1)
-
-    assert rows_of(make(), "x") == [0, 10, 1, 11, 20, 21]
-    check_resume(make)
+    ds = af.range(3).interleave(pairs, cycle_length=2, block_length=1)
+    assert rows_of(ds, "x") == [0, 10, 1, 11, 20, 21]
 
 
-def test_names_that_come_twice() -> None:
-    ds = af.zip(numbers(2), af.range(2), numbers(3))
-    refused(af.PlanError, lambda: ds.schema, "zip", "'row'", "rename")
-    late = af.zip(numbers(2).map(lambda batch: batch), numbers(3))
-    refused(af.PlanError, lambda: batches_of(late), "zip", "'row'", "rename")
+WRONG: Any = [af.range(2), af.range(3)]
+BAD: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "nothing": (af.zip, ("at least one",)),
+    "a list": (lambda: af.zip(WRONG), ("got a list: put * before it",)),
+    "batches": (lambda: af.zip(af.range(3), numbers(4).batch(2)), ("batch",)),
+    "a name twice": (lambda: af.zip(numbers(2), af.range(2), numbers(3)).schema, ("'row'", "rename")),
+    "a name twice later": (
+        lambda: batches_of(af.zip(numbers(2).map(identity), numbers(3))),
+        ("'row'", "rename"),
+    ),
+}
 
 
-def test_bad_arguments() -> None:
-    bad: Any = [af.range(2), af.range(3)]
-    refused(af.PlanError, af.zip, "zip", "at least one")
-    refused(af.PlanError, lambda: af.zip(bad), "zip", "got a list: put * before it")
-    refused(af.PlanError, lambda: af.zip(af.range(3), numbers(4).batch(2)), "zip", "batch")
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments(case: str) -> None:
+    call, texts = BAD[case]
+    refused(af.PlanError, call, "zip", *texts)
 
 
 @pytest.mark.parametrize("disabled", [(), ALL_RULES])
 def test_a_clash_is_found_whatever_rules_leave_out(disabled: tuple[str, ...]) -> None:
-    unknown = numbers(3).with_columns(b=pl.col("row")).map(lambda batch: batch)
+    unknown = numbers(3).with_columns(b=pl.col("row")).map(identity)
     known = numbers(3).with_columns(narrow=pl.col("row").cast(pl.Int8))
-    ds = af.zip(unknown, known).map(lambda batch: batch, columns=["b"])
-    refused(
-        af.PlanError, lambda: batches_of(ds.with_options(af.Options(disabled_rules=disabled))), "zip", "'row'"
-    )
+    ds = af.zip(unknown, known).map(identity, columns=["b"])
+    ds = ds.with_options(af.Options(disabled_rules=disabled))
+    refused(af.PlanError, lambda: batches_of(ds), "zip", "'row'")
