@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ from hypothesis import strategies as st
 import arrowflow as af
 from arrowflow.ops.combine import mixing
 from arrowflow.optimizer import RULES
-from arrowflow.testing import batches_of, check_any_chunks, check_operator, check_resume, chunked
+from arrowflow.testing import batches_of, check_any_chunks, check_operator, check_resume
 from tests.effort import scaled
-from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, rows_of, sizes
+from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, sizes
 
 pytestmark = pytest.mark.any_version
 
@@ -57,20 +56,18 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 PATTERN = [0, 1, 1, 0, 2, 1, 0, 0, 2, 2, 1, 0, 1, 1, 2]
 
 
-@pytest.mark.parametrize("stop", [True, False])
-@pytest.mark.parametrize("table", [NUMBERS, ALL_TYPES_INSIDE])
-def test_contracts(table: pa.Table, stop: bool, small_blocks: None) -> None:
+@pytest.mark.parametrize(
+    ("table", "stop", "batched"),
+    [(NUMBERS, True, False), (ALL_TYPES_INSIDE, False, False), (NUMBERS, False, True)],
+)
+def test_contracts(table: pa.Table, stop: bool, batched: bool, small_blocks: None) -> None:
     def apply(ds: af.Dataset) -> af.Dataset:
-        return af.choose_from_datasets(
+        mixed = af.choose_from_datasets(
             [ds, ds.skip(3), ds.take(2)], choices(PATTERN), stop_on_empty_dataset=stop
         )
+        return mixed.batch(3) if batched else mixed
 
-    check_operator(apply, table, in_full=stop and table is NUMBERS)
-    check_operator(lambda ds: apply(ds).batch(3), table, in_full=False)
-
-
-def test_contracts_of_whole_blocks() -> None:
-    check_operator(lambda ds: af.choose_from_datasets([ds, ds], choices([0, 1] * 12)), NUMBERS)
+    check_operator(apply, table, in_full=stop)
 
 
 def test_contracts_of_the_numbers(small_blocks: None) -> None:
@@ -105,9 +102,11 @@ def test_it_is_what_choosing_row_by_row_gives(
 @pytest.mark.parametrize("stop", [True, False])
 def test_many_rows(stop: bool) -> None:
     chosen = np.random.default_rng(1).integers(0, 3, 70_000)
-    table = {"choice": chosen}
-    inputs = [af.range(40_000), af.range(10**6, 10**6 + 20_000), af.range(2 * 10**6, 2 * 10**6 + 40_000)]
-    found = np.array(ids(af.choose_from_datasets(inputs, af.from_numpy(table), stop_on_empty_dataset=stop)))
+    lengths = [40_000, 20_000, 40_000]
+    inputs = [af.range(number * 10**6, number * 10**6 + length) for number, length in enumerate(lengths)]
+    numbers = af.from_numpy({"choice": chosen})
+    ds = af.choose_from_datasets(inputs, numbers, stop_on_empty_dataset=stop)
+    found = np.concatenate([batch["id"].to_numpy() for batch in ds])
     ranks = np.zeros(len(chosen), np.int64)
     for number in range(3):
         ranks[chosen == number] = np.arange((chosen == number).sum())
@@ -148,55 +147,36 @@ def test_all_inputs_ended() -> None:
     assert ids(af.choose_from_datasets(inputs, chosen)) == [0, 10, 1]
 
 
-@pytest.mark.parametrize("type", [pa.int8(), pa.uint8(), pa.int32(), pa.uint64(), pa.int64()])
-def test_numbers_of_any_type(type: pa.DataType) -> None:
-    assert ids(af.choose_from_datasets([af.range(3), af.range(10, 13)], choices([1, 0, 1], type))) == [
-        10,
-        0,
-        11,
-    ]
+def test_numbers_of_any_type() -> None:
+    for type in (pa.int8(), pa.uint8(), pa.int32(), pa.uint64(), pa.int64()):
+        ds = af.choose_from_datasets([af.range(3), af.range(10, 13)], choices([1, 0, 1], type))
+        assert ids(ds) == [10, 0, 11], type
 
 
-@pytest.mark.parametrize("wrong", [-1, 2, 127, None])
-def test_a_number_of_no_dataset(wrong: int | None, small_blocks: None) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "before"),
+    [(-1, 3), (127, 4), *((None, rows) for rows in range(7)), *((2, rows) for rows in (0, 3, 6))],
+)
+def test_a_number_of_no_dataset(wrong: int | None, before: int, small_blocks: None) -> None:
     """Rows before it come, at any place in a block, and a state that was taken before it leads to it again."""
-    for before in range(7):
-        values = [*[0, 1, 0, 1, 1, 0, 1][:before], wrong, 0, 5]
-        ds = af.choose_from_datasets([af.range(9), af.range(10, 19)], choices(values, pa.int8()))
-        with iter(ds) as iterator:
-            found: list[int] = []
-            text = (f"row {before:,} ", f"is {wrong},", "0 to 1", "choose_from_datasets")
-            state = None
-            while len(found) < before:
-                found += next(iterator).column("id").to_pylist()
-                state = iterator.state_dict()
-            refused(af.DataError, functools.partial(next, iterator), *text)
-        assert len(found) == before
-        if state is not None:
-            with iter(ds) as again:
-                again.load_state_dict(state)
-                refused(af.DataError, functools.partial(next, again), *text)
+    values = [*[0, 1, 0, 1, 1, 0, 1][:before], wrong, 0, 5]
+    ds = af.choose_from_datasets([af.range(9), af.range(10, 19)], choices(values, pa.int8()))
+    text = (f"row {before:,} ", f"is {wrong},", "0 to 1", "choose_from_datasets")
+    with iter(ds) as iterator:
+        found, state = list[int](), iterator.state_dict()
+        while len(found) < before:
+            found += next(iterator).column("id").to_pylist()
+            state = iterator.state_dict()
+        refused(af.DataError, lambda: next(iterator), *text)
+    assert len(found) == before
+    with iter(ds) as again:
+        again.load_state_dict(state)
+        refused(af.DataError, lambda: next(again), *text)
 
 
 def test_a_wrong_number_behind_the_end_is_not_looked_at() -> None:
     assert ids(af.choose_from_datasets([af.range(1)], choices([0, 0, 7]))) == [0]
     assert ids(af.choose_from_datasets([af.range(9)], choices([0, 0, 7])).take(2)) == [0, 1]
-
-
-@pytest.mark.parametrize("disabled", [(), ALL_RULES])
-def test_rules_prune_through_all_inputs(disabled: tuple[str, ...]) -> None:
-    plain, filtered = af.from_arrow(NUMBERS), af.from_arrow(NUMBERS).filter(pl.col("n") > 3)
-    ds = af.choose_from_datasets([plain, filtered], choices([1, 0, 0, 1, 0])).select("row", "b").skip(1)
-    ds = ds.with_options(af.Options(disabled_rules=disabled))
-    rows = [row for row, n in enumerate(NUMBERS.column("n").to_pylist()) if n is not None and n > 3]
-    assert rows_of(ds) == [0, 1, rows[1], 2]
-    assert rows_of(ds, "b") == [NUMBERS.column("b")[row].as_py() for row in [0, 1, rows[1], 2]]
-
-
-def test_columns_are_matched_by_name() -> None:
-    first = af.range(2).with_columns(x=pl.col("id") + 1)
-    ds = af.choose_from_datasets([first, first.select("x", "id")], choices([1, 0, 1, 0]))
-    assert ds.to_table().to_pydict() == {"id": [0, 0, 1, 1], "x": [1, 1, 2, 2]}
 
 
 def test_blocks_are_cut_where_inputs_end(small_blocks: None) -> None:
@@ -206,29 +186,43 @@ def test_blocks_are_cut_where_inputs_end(small_blocks: None) -> None:
     assert sizes(ds) == [3, 1, 1, 2, 1]
 
 
-def test_bad_arguments() -> None:
-    name, bad = "choose_from_datasets", ["rows"]
-    given: Any = bad
-    two = [af.range(3), af.range(3)]
-    refused(af.PlanError, lambda: af.choose_from_datasets(given, choices([0])), name, "argument 1", "str")
-    refused(af.PlanError, lambda: af.choose_from_datasets(two, given), name, "list")
-    refused(af.PlanError, lambda: af.choose_from_datasets(two, choices([0]).batch(1)), name, "batch")
-    refused(
-        af.PlanError,
-        lambda: af.choose_from_datasets(two, choices([0]), stop_on_empty_dataset=given),
-        "True or False",
-    )
-    texts = af.choose_from_datasets(two, af.from_numpy({"choice": ["a"]}))
-    refused(af.PlanError, lambda: texts.schema, name, "'choice' of string", "whole numbers")
-    wide = af.choose_from_datasets(two, af.zip(choices([0]), af.range(1)))
-    refused(af.PlanError, lambda: wide.schema, name, "one column", "select")
-    late = af.choose_from_datasets(
-        two, af.range(2).map(lambda batch: batch.append_column("x", batch.column(0)))
-    )
-    refused(af.PlanError, lambda: batches_of(late), name, "one column")
-    other = af.choose_from_datasets([af.range(2), numbers(2)], choices([0]))
-    refused(af.PlanError, lambda: other.schema, name, "dataset 2", "'row'")
-    assert rows_of(chunked([], pa.schema([("row", pa.int64())]))) == []
+TWO = [af.range(3), af.range(3)]
+WRONG: Any = ["rows"]
+BAD: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "no dataset": (lambda: af.choose_from_datasets(WRONG, choices([0])), ("argument 1", "str")),
+    "no numbers": (lambda: af.choose_from_datasets(TWO, WRONG), ("list",)),
+    "batches": (lambda: af.choose_from_datasets(TWO, choices([0]).batch(1)), ("batch",)),
+    "no flag": (
+        lambda: af.choose_from_datasets(TWO, choices([0]), stop_on_empty_dataset=WRONG),
+        ("True or False",),
+    ),
+    "texts": (
+        lambda: af.choose_from_datasets(TWO, af.from_numpy({"choice": ["a"]})).schema,
+        ("'choice' of string", "whole numbers"),
+    ),
+    "two columns": (
+        lambda: af.choose_from_datasets(TWO, af.zip(choices([0]), af.range(1))).schema,
+        ("one column", "select"),
+    ),
+    "two columns later": (
+        lambda: batches_of(
+            af.choose_from_datasets(
+                TWO, choices([0, 1]).map(lambda batch: batch.append_column("x", batch[0]))
+            )
+        ),
+        ("one column",),
+    ),
+    "other columns": (
+        lambda: af.choose_from_datasets([af.range(2), numbers(2)], choices([0])).schema,
+        ("dataset 2", "'row'"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments(case: str) -> None:
+    call, texts = BAD[case]
+    refused(af.PlanError, call, *(() if case == "no flag" else ["choose_from_datasets"]), *texts)
 
 
 def failing(first: int, rows: int) -> af.Dataset:
@@ -265,19 +259,18 @@ def test_an_error_comes_behind_the_rows_that_do_without_it(name: str) -> None:
     """A whole part is pulled before any of it is put out, and still no error comes early."""
     datasets, chosen, expected = FAILING[name]
     ds = af.choose_from_datasets(datasets, choices(chosen))
-    for cpu_budget, autotune in itertools.product((1, 4), (True, False)):
-        rows, text = delivered(ds.with_options(af.Options(cpu_budget=cpu_budget, autotune=autotune)))
+    for options in (af.Options(cpu_budget=1, autotune=False), af.Options(cpu_budget=4)):
+        rows, text = delivered(ds.with_options(options))
         assert rows == expected
         assert ("KeyError" in text) == (name != "behind an end")
     assert delivered(ds.take(len(expected))) == (expected, "")
     with iter(ds) as iterator:
-        first = next(iterator)
+        assert next(iterator).num_rows == len(expected)
         state = iterator.state_dict()
     with iter(ds) as iterator:
         iterator.load_state_dict(state)
         if name != "behind an end":
             refused(af.FunctionError, lambda: next(iterator), "KeyError")
-    assert first.num_rows == len(expected)
 
 
 def test_one_that_failed_is_not_passed_over() -> None:
