@@ -29,14 +29,13 @@ def test_the_number_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"), [(9, "expected 9 rows, found more"), (11, "expected 11 rows, found 10")]
+    ("count", "text"), [(9, "expected 9 rows, found more"), (11, "expected 11 rows, found 10")]
 )
-def test_another_number_is_an_error_behind_the_rows(count: int, expected: str) -> None:
+def test_another_number_is_an_error_behind_the_rows(count: int, text: str) -> None:
     found: list[int] = []
-    ds = af.range(20).filter(pl.col("id") % 2 == 1).assert_cardinality(count)
-    with pytest.raises(af.DataError, match=f"assert_cardinality: {expected}"):  # noqa: PT012
-        for batch in ds.batch(1):
-            found += batch.column("id").to_pylist()
+    ds = af.range(20).filter(pl.col("id") % 2 == 1).assert_cardinality(count).batch(1)
+    with pytest.raises(af.DataError, match=f"assert_cardinality: {text}"):
+        found.extend(row for batch in ds for row in batch["id"].to_pylist())
     assert found == list(range(1, 20, 2))[:count]
 
 

@@ -16,7 +16,7 @@ from arrowflow.ops.rows import repeat
 from arrowflow.ops.sources.dealt import NumberedKernel
 from arrowflow.ops.sources.range import Uncounted
 from arrowflow.optimizer import RULES
-from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, raising
+from arrowflow.testing import Fault, batches_of, check_operator, check_resume, raising
 from tests.ops.tables import NUMBERS, identity, ids, numbers, refused, rows_of
 
 pytestmark = pytest.mark.any_version
@@ -38,10 +38,12 @@ def test_contracts_above_a_shuffle() -> None:
 def test_each_time_is_an_epoch_of_what_is_below() -> None:
     """The orders of one `repeat(3)` are those of epochs 0, 1 and 2; its next epoch has 3, 4 and 5."""
     below = af.range(10).shuffle(10, seed=3)
-    orders = [ids(below, epoch=epoch) for epoch in range(6)]
-    assert len({tuple(order) for order in orders}) == 6
+    orders = [ids(below, epoch=epoch) for epoch in range(12)]
+    assert len({tuple(order) for order in orders}) == 12
     assert ids(below.repeat(3)) == flat(orders[:3])
-    assert ids(below.repeat(3), epoch=1) == flat(orders[3:])
+    assert ids(below.repeat(3), epoch=1) == flat(orders[3:6])
+    assert ids(below.repeat(2).repeat(3)) == flat(orders[:6])
+    assert ids(below.repeat(2).repeat(3), epoch=1) == flat(orders[6:])
 
 
 def test_once_is_no_operation() -> None:
@@ -55,12 +57,6 @@ def test_once_is_no_operation() -> None:
 
 def noise(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
     return batch.append_column("noise", pa.array(rng.random(batch.num_rows)))
-
-
-def test_nested_repeats_count_epochs_through() -> None:
-    below = af.range(5).shuffle(5, seed=3)
-    assert ids(below.repeat(2).repeat(3)) == ids(below.repeat(6))
-    assert ids(below.repeat(2).repeat(3), epoch=1) == ids(below.repeat(6), epoch=1)
 
 
 def test_windows_may_cross_epochs_above_it() -> None:
@@ -88,17 +84,10 @@ def test_without_end(count: int | None) -> None:
 
 
 def test_it_resumes_far_into_an_endless_run() -> None:
-    def make() -> af.Dataset:
-        return af.range(3).shuffle(2, seed=1).repeat().batch(4)
-
-    with iter(make()) as whole:
-        states = []
-        expected = []
-        for batch in itertools.islice(whole, 30):
-            expected.append(batch)
-            states.append(whole.state_dict())
+    ds = af.range(3).shuffle(2, seed=1).repeat().batch(4)
+    expected, states = states_of(ds, 30)
     for step in (0, 7, 28):
-        with iter(make()) as resumed:
+        with iter(ds) as resumed:
             resumed.load_state_dict(states[step])
             assert next(resumed).equals(expected[step + 1])
 
@@ -130,12 +119,6 @@ def test_an_error_comes_in_the_epoch_where_it_is() -> None:
     with iter(af.range(2).map(fault, num_parallel_calls=1).repeat()) as iterator:
         assert [next(iterator).num_rows, next(iterator).num_rows] == [2, 2]
         refused(af.FunctionError, lambda: next(iterator), "third time")
-
-
-def test_batches_end_with_their_epoch_below_it() -> None:
-    check_dataset(lambda: af.range(5).batch(2).repeat(3))
-    assert [batch.num_rows for batch in af.range(5).batch(2).repeat(2)] == [2, 2, 1] * 2
-    assert [batch.num_rows for batch in af.range(5).repeat(2).batch(2)] == [2] * 5
 
 
 # ---------------------------------------------------------------- short epochs from memory
@@ -193,17 +176,17 @@ def test_short_epochs_are_those_that_would_run(name: str, monkeypatch: pytest.Mo
                 assert all(map(pa.RecordBatch.equals, rest, kept[step + 1 : step + 4]))
 
 
-@pytest.mark.parametrize(
-    ("make", "runs"),
-    [
-        (lambda: af.range(3).repeat(50), 1),
-        (lambda: af.range(3).filter(pl.col("id") > 0).repeat(50), 1),
-        (lambda: choices(af.range(3).repeat(50)), 1),
-        (lambda: af.range(3).map(identity).repeat(50), 50),  # functions are called again
-        (lambda: af.range(3).shuffle(3).repeat(50), 50),
-        (lambda: af.range(2_000_000).repeat(3), 3),  # long
-    ],
-)
+ONCE: list[tuple[Callable[[], af.Dataset], int]] = [
+    (lambda: af.range(3).repeat(50), 1),
+    (lambda: af.range(3).filter(pl.col("id") > 0).repeat(50), 1),
+    (lambda: choices(af.range(3).repeat(50)), 1),
+    (lambda: af.range(3).map(identity).repeat(50), 50),  # functions are called again
+    (lambda: af.range(3).shuffle(3).repeat(50), 50),
+    (lambda: af.range(2_000_000).repeat(3), 3),  # long
+]
+
+
+@pytest.mark.parametrize(("make", "runs"), ONCE)
 def test_short_epochs_run_once(
     make: Callable[[], af.Dataset], runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,13 +208,14 @@ def test_bad_arguments(count: Any) -> None:
     refused(af.PlanError, lambda: af.range(3).repeat(count), "repeat", "count")
 
 
-def test_each_epoch_has_the_columns_of_the_first() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda batch: batch.set_column(0, "row", batch.column("row").cast(pa.float64())),
+        lambda batch: batch.rename_columns(["other"]),
+    ],
+)
+def test_each_epoch_has_the_columns_of_the_first(change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
     """Whichever is made first, while both are under way."""
-    others = {
-        "type": lambda batch: batch.set_column(0, "row", batch.column("row").cast(pa.float64())),
-        "name": lambda batch: batch.rename_columns(["other"]),
-    }
-    for change in others.values():
-        fault = Fault(change, at=1)
-        with iter(numbers(3).map(fault, num_parallel_calls=1).repeat(2).batch(4)) as iterator:
-            refused(af.SchemaError, lambda iterator=iterator: list(iterator), "repeat", "epoch", "schema=")  # type: ignore[misc]
+    ds = numbers(3).map(Fault(change, at=1), num_parallel_calls=1).repeat(2).batch(4)
+    refused(af.SchemaError, lambda: list(ds), "repeat", "epoch", "schema=")

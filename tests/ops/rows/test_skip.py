@@ -17,7 +17,7 @@ from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
 pytestmark = pytest.mark.any_version
 
 
-@pytest.mark.parametrize("count", [0, 1, 8, 17, 18])
+@pytest.mark.parametrize("count", [0, 8, 17])
 def test_contracts(count: int) -> None:
     check_operator(lambda ds: ds.skip(count), NUMBERS, in_full=count == 8)
 
@@ -30,15 +30,15 @@ def test_the_last_rows_come_whatever_the_splits(count: int) -> None:
 
 
 def test_skip_and_take_cut_a_range_out() -> None:
-    assert ids(af.range(20).skip(5).take(3)) == [5, 6, 7]
-    assert ids(af.range(20).take(8).skip(5)) == [5, 6, 7]
+    assert ids(af.range(20).skip(5).take(3)) == ids(af.range(20).take(8).skip(5)) == [5, 6, 7]
+    assert ids(af.range(10).filter(pl.col("id") % 2 == 1).skip(3)) == [7, 9]
 
 
 BEGUN: dict[str, Callable[[], af.Dataset]] = {
-    "numbers": lambda: af.range(140_000),
+    "numbers": lambda: af.range(70_000),
     "numbers in blocks": lambda: af.range(9_000).shuffle(3_000, seed=1),
     "all numbers": lambda: af.range(9_000).shuffle(seed=1),
-    "numbers with columns": lambda: af.range(140_000).select(pl.col("id") + 1).prefetch(2),
+    "numbers with columns": lambda: af.range(70_000).select(pl.col("id") + 1).prefetch(2),
     "memory": lambda: af.from_arrow(pa.concat_tables([pa.table({"id": range(3_000)})] * 3)),
     "memory in blocks": lambda: af.from_arrow(pa.table({"id": range(9_000)})).shuffle(3_000, seed=1),
     "rows in place": lambda: af.from_arrow(pa.table({"id": range(9_000)})).skip(20).shuffle(seed=1),
@@ -63,10 +63,6 @@ def test_without_an_order_it_leaves_out_as_many_rows(name: str) -> None:
         left = rows(count)
         assert len(left) == len(every) - count
         assert not Counter(left) - Counter(every)
-
-
-def test_it_counts_the_rows_of_its_own_input() -> None:
-    assert ids(af.range(10).filter(pl.col("id") % 2 == 1).skip(3)) == [7, 9]
 
 
 @pytest.mark.parametrize("count", [-1, 1.0, True, "3", None])

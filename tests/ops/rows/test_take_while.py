@@ -19,7 +19,7 @@ from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
 pytestmark = pytest.mark.any_version
 
 
-@pytest.mark.parametrize("limit", [0, 1, 8, 17])
+@pytest.mark.parametrize("limit", [0, 8, 17])
 def test_contracts(limit: int) -> None:
     check_operator(lambda ds: ds.take_while(pl.col("row") < limit), NUMBERS, in_full=limit == 8)
 
@@ -40,11 +40,11 @@ PREDICATES: list[Callable[[int], Any]] = [
 
 
 @pytest.mark.parametrize("make", PREDICATES)
-@pytest.mark.parametrize("limit", range(12))
-def test_the_rows_before_the_end_come_whatever_the_splits(limit: int, make: Callable[[int], Any]) -> None:
-    ds = numbers(4, 0, 1, 5).take_while(make(limit))
-    assert ds.num_rows is None
-    assert rows_of(ds) == list(range(min(limit, 10)))
+def test_the_rows_before_the_end_come_whatever_the_splits(make: Callable[[int], Any]) -> None:
+    for limit in (0, 3, 4, 5, 9, 10, 11):
+        ds = numbers(4, 0, 1, 5).take_while(make(limit))
+        assert ds.num_rows is None
+        assert rows_of(ds) == list(range(min(limit, 10)))
 
 
 def test_rows_after_the_end_do_not_come_back() -> None:

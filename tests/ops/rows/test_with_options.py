@@ -29,18 +29,12 @@ def test_of_several_settings_the_last_one_wins() -> None:
     assert seeded(1, 2) == seeded(3, 2) != seeded(2, 1)
 
 
-def test_settings_of_different_fields_add_up() -> None:
-    options = [af.Options(max_chunk_rows=2), af.Options(cpu_budget=1), af.Options(seed=3)]
+def test_settings_of_different_fields_add_up_below_and_above() -> None:
     ds = af.range(5)
-    for each in options:
+    for each in (af.Options(max_chunk_rows=2), af.Options(cpu_budget=1), af.Options(seed=3)):
         ds = ds.with_options(each)
     assert sizes(ds.map(same)) == [2, 2, 1]
-
-
-def test_it_holds_for_what_is_below_and_above() -> None:
-    small = af.Options(max_chunk_rows=2)
-    assert sizes(af.range(5).with_options(small).map(same)) == [2, 2, 1]
-    assert sizes(af.range(5).map(same).with_options(small)) == [2, 2, 1]
+    assert sizes(af.range(5).map(same).with_options(af.Options(max_chunk_rows=2))) == [2, 2, 1]
 
 
 def test_budgets_change_no_row_and_no_state() -> None:
