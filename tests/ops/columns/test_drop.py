@@ -19,13 +19,11 @@ def test_the_others_stay_in_order() -> None:
     assert af.from_arrow(NUMBERS).drop("n", "row").schema.names == ["x", "s", "b"]
 
 
-def test_unknown_columns_are_refused_with_the_closest_names() -> None:
-    refused(af.PlanError, lambda: af.from_arrow(NUMBERS).drop("roww").schema, "drop", "did you mean 'row'?")
-
-
 @pytest.mark.parametrize("columns", [(), (3,), ([],), (None,)])
 def test_bad_arguments(columns: tuple[str, ...]) -> None:
-    refused(af.PlanError, lambda: af.from_arrow(NUMBERS).drop(*columns), "drop")
+    ds = af.from_arrow(NUMBERS)
+    refused(af.PlanError, lambda: ds.drop(*columns), "drop")
+    refused(af.PlanError, lambda: ds.drop("roww").schema, "drop", "did you mean 'row'?")
 
 
 def test_no_column_left_is_refused() -> None:
