@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,22 +27,27 @@ from tests.ops.tables import (
 pytestmark = pytest.mark.any_version
 
 
-@pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("size", [1, 4, 17, 18])
-def test_contracts(size: int, drop_remainder: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "how"),
+    [
+        (4, {}),
+        (1, {"drop_remainder": True}),
+        (18, {"drop_remainder": True}),
+        (17, {"num_parallel_calls": 1}),
+        (4, {"num_parallel_calls": 2}),
+        (18, {"num_parallel_calls": af.AUTOTUNE}),
+        (4, {"pad_remainder": True}),
+        (17, {"pad_remainder": True}),
+        (18, {"pad_remainder": True, "num_parallel_calls": 2}),
+    ],
+)
+def test_contracts(size: int, how: dict[str, Any]) -> None:
+    ordered_by = None if "drop_remainder" in how or "pad_remainder" in how else "row"
     check_operator(
-        lambda ds: ds.batch(size, drop_remainder=drop_remainder),
+        lambda ds: ds.batch(size, **how),
         NUMBERS,
-        ordered_by=None if drop_remainder else "row",
-        in_full=size == 4,
-    )
-
-
-@pytest.mark.parametrize("calls", [1, 2, af.AUTOTUNE])
-@pytest.mark.parametrize("size", [1, 4, 17, 18])
-def test_contracts_with_parallel_joins(size: int, calls: int) -> None:
-    check_operator(
-        lambda ds: ds.batch(size, num_parallel_calls=calls), NUMBERS, ordered_by="row", in_full=False
+        ordered_by=ordered_by,
+        in_full=size == 4 and "num_parallel_calls" not in how,
     )
 
 
@@ -71,7 +77,7 @@ def test_lists_of_different_length_stay_lists() -> None:
     refused(af.DataError, lambda: next(iter(ds.to_numpy())), "'x'", "1 to 2 values", "padded_batch")
 
 
-@pytest.mark.parametrize("size", range(1, 14))
+@pytest.mark.parametrize("size", [1, 2, 4, 5, 6, 11, 12, 13])
 def test_batches_are_exact_across_all_borders(size: int) -> None:
     ds = numbers(4, 0, 1, 1, 6)
     whole, rest = divmod(12, size)
@@ -107,19 +113,16 @@ def test_what_takes_batches_is_allowed_after_it(name: str) -> None:
     assert sizes(OPERATORS[name](ds)) == others.get(name, once)
 
 
-@pytest.mark.parametrize("name", BATCHED_REFUSED)
+BATCHED = af.from_arrow(ALL_TYPES).batch(4)
+
+
 @pytest.mark.parametrize("between", ["", *sorted({*BATCHED_ALLOWED} - {"unbatch"})])
-def test_what_needs_rows_is_refused_after_it(name: str, between: str) -> None:
+def test_what_needs_rows_is_refused_after_it(between: str) -> None:
     """Also through all that keeps batches; the message gives the spelling."""
-    ds = af.from_arrow(ALL_TYPES).batch(4)
-    batched = OPERATORS[between](ds) if between else ds
-    refused(
-        af.PlanError,
-        lambda: OPERATORS[name](batched),
-        name,
-        "after `",
-        "leave ." if name in ("zip", "choose_from_datasets") else f"write .{name}(",
-    )
+    batched = OPERATORS[between](BATCHED) if between else BATCHED
+    for name in BATCHED_REFUSED:
+        spelling = "leave ." if name in ("zip", "choose_from_datasets") else f"write .{name}("
+        refused(af.PlanError, partial(OPERATORS[name], batched), name, "after `", spelling)
 
 
 @pytest.mark.slow
@@ -141,16 +144,14 @@ def test_a_batch_of_one_chunk_is_a_view_of_it() -> None:
         assert batch.column("row").buffers()[1].address == start
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.0, True, "3", None])
-def test_bad_arguments(size: Any) -> None:
-    refused(af.PlanError, lambda: af.range(3).batch(size), "batch", "batch_size")
-
-
-@pytest.mark.parametrize("calls", [0, -2, 1.5, True])
-def test_bad_numbers_of_calls(calls: Any) -> None:
-    refused(
-        af.PlanError, lambda: af.range(3).batch(2, num_parallel_calls=calls), "batch", "num_parallel_calls"
-    )
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("batch_size", [0, -1, 1.0, True, "3", None]), ("num_parallel_calls", [0, -2, 1.5, True])],
+)
+def test_bad_arguments(name: str, values: list[Any]) -> None:
+    for value in values:
+        given: dict[str, Any] = {"batch_size": 2} | {name: value}
+        refused(af.PlanError, partial(af.range(3).batch, **given), "batch", name)
 
 
 @pytest.mark.parametrize("calls", [None, 2])
@@ -161,15 +162,7 @@ def test_a_batch_beyond_what_lists_can_hold_says_what_to_do(calls: int | None) -
     refused(af.DataError, lambda: list(ds), "batch: a batch of 2 rows", "2 GiB", "use a smaller batch_size")
 
 
-@pytest.mark.parametrize("calls", [None, 2])
-@pytest.mark.parametrize("size", [1, 4, 17, 18])
-def test_contracts_of_filled_batches(size: int, calls: int | None) -> None:
-    check_operator(
-        lambda ds: ds.batch(size, pad_remainder=True, num_parallel_calls=calls), NUMBERS, in_full=size == 4
-    )
-
-
-@pytest.mark.parametrize("size", range(1, 14))
+@pytest.mark.parametrize("size", [1, 4, 5, 12, 13])
 def test_a_filled_batch_says_which_rows_are_real(size: int) -> None:
     ds = numbers(4, 0, 1, 1, 6).batch(size, pad_remainder=True)
     table = ds.to_table()

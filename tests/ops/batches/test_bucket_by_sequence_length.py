@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -64,32 +63,30 @@ def rows_in(ds: af.Dataset) -> list[list[int]]:
     return [batch["row"].to_pylist() for batch in ds]
 
 
-@pytest.mark.parametrize("max_lag_rows", [1, 4, 100])
-@pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("no_padding", [False, True])
+@pytest.mark.parametrize(
+    ("max_lag_rows", "drop_remainder", "no_padding"),
+    [(4, False, False), (1, True, False), (4, True, True), (100, False, True)],
+)
 def test_contracts(max_lag_rows: int, drop_remainder: bool, no_padding: bool) -> None:
+    given: dict[str, Any] = {
+        "max_lag_rows": max_lag_rows,
+        "drop_remainder": drop_remainder,
+        "no_padding": no_padding,
+    }
     check_operator(
-        lambda ds: ds.bucket_by_sequence_length(
-            "tokens",
-            [2, 4],
-            [3, 2, 1],
-            max_lag_rows=max_lag_rows,
-            drop_remainder=drop_remainder,
-            no_padding=no_padding,
-        ),
+        lambda ds: ds.bucket_by_sequence_length("tokens", [2, 4], [3, 2, 1], **given),
         TABLE,
-        in_full=max_lag_rows == 4 and not drop_remainder and not no_padding,
+        in_full=not (drop_remainder or no_padding),
     )
 
 
-@pytest.mark.parametrize("max_lag_rows", [3, 100])
-def test_contracts_with_everything_set(max_lag_rows: int) -> None:
+def test_contracts_with_everything_set() -> None:
     check_operator(
         lambda ds: ds.bucket_by_sequence_length(
             "text",
             [1, 2, 5],
             [2, 4, 3, 1],
-            max_lag_rows=max_lag_rows,
+            max_lag_rows=3,
             padded_shapes={"tokens": 4},
             padding_values={"tokens": -1},
             truncate=True,
@@ -100,6 +97,7 @@ def test_contracts_with_everything_set(max_lag_rows: int) -> None:
     )
 
 
+@settings(max_examples=scaled(100))
 @given(data=st.data())
 def test_it_equals_a_loop_over_rows(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(0, 9), max_size=60), "lengths")
@@ -110,23 +108,14 @@ def test_it_equals_a_loop_over_rows(data: st.DataObject) -> None:
     drop = data.draw(st.booleans(), "drop")
     chunks = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=5), "chunks")
     batch = table_of(lengths)
-    ds = chunked([cut(batch, chunks)], batch.schema).bucket_by_sequence_length(
-        "tokens", boundaries, sizes, max_lag_rows=lag, drop_remainder=drop
-    )
-    assert rows_in(ds) == list(reference(lengths, boundaries, sizes, lag, drop=drop))
 
-
-@settings(max_examples=scaled(30))
-@given(seed=st.integers(0, 1 << 30), lag=st.integers(1, 40))
-def test_it_resumes_from_every_batch(seed: int, lag: int) -> None:
-    rng = random.Random(seed)
-    batch = table_of([min(rng.randrange(8), rng.randrange(8)) for _ in range(rng.randrange(1, 40))])
-    chunks = cut(batch, [rng.randrange(1, 9) for _ in range(4)])
-    check_resume(
-        lambda: chunked([chunks], batch.schema).bucket_by_sequence_length(
-            "tokens", [2, 5], [4, 3, 2], max_lag_rows=lag, drop_remainder=seed % 2 == 0
+    def make() -> af.Dataset:
+        return chunked([cut(batch, chunks)], batch.schema).bucket_by_sequence_length(
+            "tokens", boundaries, sizes, max_lag_rows=lag, drop_remainder=drop
         )
-    )
+
+    assert rows_in(make()) == list(reference(lengths, boundaries, sizes, lag, drop=drop))
+    check_resume(make)
 
 
 def test_a_batch_is_emitted_by_the_row_that_fills_it() -> None:

@@ -22,6 +22,8 @@ from tests.ops.tables import ALL_TYPES, NUMBERS, numbers, refused, sizes
 
 pytestmark = pytest.mark.any_version
 
+DAYS = [datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)]
+
 
 def naive(
     keys: Sequence[Hashable], size: int, max_groups: int, lag: int, most_keys: int = 1 << 30
@@ -66,7 +68,7 @@ def row_lists(dataset: af.Dataset) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("size", "max_groups", "lag"), [(1, 1, 1), (2, 100, 100), (3, 2, 100), (4, 100, 3), (100, 100, 100)]
+    ("size", "max_groups", "lag"), [(1, 1, 1), (3, 2, 100), (4, 100, 3), (100, 100, 100)]
 )
 def test_contracts(size: int, max_groups: int, lag: int) -> None:
     def apply(ds: af.Dataset) -> af.Dataset:
@@ -75,10 +77,9 @@ def test_contracts(size: int, max_groups: int, lag: int) -> None:
     check_operator(apply, NUMBERS, in_full=size == 3)
 
 
-@pytest.mark.parametrize("key", ["n", "s", "b", pl.col("x").is_null()])
-def test_contracts_of_other_keys(key: Any) -> None:
+def test_contracts_of_other_keys() -> None:
     """With null among them."""
-    check_operator(lambda ds: ds.group_by_window(key, 2, max_lag_rows=9), NUMBERS, in_full=False)
+    check_operator(lambda ds: ds.group_by_window("s", 2, max_lag_rows=9), NUMBERS, in_full=False)
 
 
 def test_contracts_of_what_may_stand_around_it() -> None:
@@ -93,39 +94,18 @@ def test_contracts_on_all_types() -> None:
     check_dataset(lambda: af.from_arrow(ALL_TYPES).group_by_window(pl.col("row") % 3, 2))
 
 
-DRAWN = {
-    "keys": st.lists(st.none() | st.integers(0, 5), max_size=30),
-    "size": st.integers(1, 5),
-    "max_groups": st.integers(1, 6),
-    "lag": st.integers(1, 12) | st.just(1000),
-    "sizes": st.lists(st.integers(0, 7), min_size=1, max_size=3).filter(any),
-}
-
-
-@hypothesis.settings(max_examples=scaled(200))
-@hypothesis.given(**DRAWN)
-def test_batches_are_those_of_the_definition(
-    keys: list[int | None], size: int, max_groups: int, lag: int, sizes: list[int]
-) -> None:
-    ds = of_keys(keys, sizes).group_by_window("key", size, max_groups=max_groups, max_lag_rows=lag)
-    assert row_lists(ds) == naive(keys, size, max_groups, lag)
-
-
-@hypothesis.settings(max_examples=scaled(20))
-@hypothesis.given(**DRAWN)
-def test_it_resumes_from_every_step(
-    keys: list[int | None], size: int, max_groups: int, lag: int, sizes: list[int]
-) -> None:
-    check_resume(
-        lambda: of_keys(keys, sizes).group_by_window("key", size, max_groups=max_groups, max_lag_rows=lag)
-    )
-
-
 @hypothesis.settings(
-    max_examples=scaled(25), suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=scaled(150), suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
-@hypothesis.given(**DRAWN | {"most_keys": st.integers(0, 3)})
-def test_keys_in_a_state_are_bounded(
+@hypothesis.given(
+    keys=st.lists(st.none() | st.integers(0, 5), max_size=30),
+    size=st.integers(1, 5),
+    max_groups=st.integers(1, 6),
+    lag=st.integers(1, 12) | st.just(1000),
+    sizes=st.lists(st.integers(0, 7), min_size=1, max_size=3).filter(any),
+    most_keys=st.integers(0, 3) | st.just(groups.MAX_EMITTED_KEYS),
+)
+def test_batches_are_those_of_the_definition(
     monkeypatch: pytest.MonkeyPatch,
     keys: list[int | None],
     size: int,
@@ -134,6 +114,7 @@ def test_keys_in_a_state_are_bounded(
     sizes: list[int],
     most_keys: int,
 ) -> None:
+    """Also where a state has room for few keys; and a resume goes on from each."""
     with monkeypatch.context() as patched:
         patched.setattr(groups, "MAX_EMITTED_KEYS", most_keys)
 
@@ -155,7 +136,7 @@ def test_a_key_is_remembered_as_long_as_its_last_row(monkeypatch: pytest.MonkeyP
 
 
 def test_a_state_stays_small_with_very_many_keys() -> None:
-    keys = [-1, *(number // 2 for number in range(20_000))]
+    keys = [-1, *(number // 2 for number in range(10_000))]
     ds = of_keys(keys, [4096]).group_by_window("key", 2, max_groups=1000)
     found = []
     with iter(ds) as iterator:
@@ -226,10 +207,7 @@ def test_map_above_is_the_reduction() -> None:
         (["a", "b", None, "a"], pa.string()),
         ([b"a", b"b", None, b"a"], pa.binary()),
         ([True, False, None, True], pa.bool_()),
-        (
-            [datetime.date(2024, 1, 1), datetime.date(2024, 1, 2), None, datetime.date(2024, 1, 1)],
-            pa.date32(),
-        ),
+        ([DAYS[0], DAYS[1], None, DAYS[0]], pa.date32()),
         ([1 << 63, 2, None, 1 << 63], pa.uint64()),
         (["a", "b", None, "a"], pa.large_string()),
         ([b"a", b"b", None, b"a"], pa.large_binary()),
@@ -252,14 +230,6 @@ def test_the_input_may_have_no_known_schema() -> None:
     refused(af.PlanError, lambda: batches_of(numbers(2).map(lambda one: one).group_by_window("x", 1)), "'x'")
 
 
-def test_no_more_groups_are_held_than_a_state_has_room_for() -> None:
-    refused(
-        af.PlanError,
-        lambda: af.range(3).group_by_window("id", 2, max_groups=2049),
-        "group_by_window: max_groups is at most 2,048, got 2049",
-    )
-
-
 def test_what_is_no_key() -> None:
     ds = af.from_arrow(NUMBERS)
     refused(af.PlanError, lambda: ds.group_by_window("x", 2).schema, "group_by_window", "double", "cast")
@@ -269,10 +239,12 @@ def test_what_is_no_key() -> None:
         af.PlanError, lambda: ds.group_by_window(pl.col("n").rank(), 2), "group_by_window", "element-wise"
     )
     refused(af.PlanError, lambda: ds.group_by_window(len, 2), "group_by_window", "name of a column")
+    most = "group_by_window: max_groups is at most 2,048, got 2049"  # as many as a state has room for
+    refused(af.PlanError, lambda: ds.group_by_window("n", 2, max_groups=2049), most)
 
 
 @pytest.mark.parametrize("name", ["window_size", "max_groups", "max_lag_rows"])
-@pytest.mark.parametrize("value", [0, -1, 1.0, True, "3", None, 1 << 63])
+@pytest.mark.parametrize("value", [0, True, None, 1 << 63])
 def test_bad_arguments(name: str, value: Any) -> None:
     arguments: dict[str, Any] = {"key": "id", "window_size": 2} | {name: value}
     refused(af.PlanError, lambda: af.range(3).group_by_window(**arguments), "group_by_window", name)

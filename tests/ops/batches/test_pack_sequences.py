@@ -94,14 +94,23 @@ def padded(rows: list[list[list[int]]], length: int, pad: int) -> dict[str, list
     }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(("length", "window"), [(9, 4), (4, 1), (30, 3), (5, 100)])
+@pytest.mark.parametrize(
+    ("strategy", "length", "window"),
+    [
+        ("first_fit", 9, 4),
+        ("first_fit", 5, 100),
+        ("best_fit", 4, 1),
+        ("best_fit", 30, 3),
+        ("concat_then_split", 9, 4),
+        ("concat_then_split", 30, 3),
+    ],
+)
 def test_contracts(strategy: Any, length: int, window: int) -> None:
     check_operator(
         lambda ds: ds.pack_sequences("tokens", length, strategy=strategy, window_rows=window),
         DOCUMENTS,
         parts_differ=True,
-        in_full=(length, window) == (9, 4),
+        in_full=strategy == "first_fit" and length == 9,
     )
 
 
@@ -116,32 +125,6 @@ def test_contracts_of_what_may_stand_around_it(strategy: Any) -> None:
         return packed.batch(2).repeat(2).batch(3, drop_remainder=True)
 
     check_dataset(make, epochs_differ=True)
-
-
-@hypothesis.settings(max_examples=scaled(60))
-@hypothesis.given(
-    documents=st.lists(st.none() | st.lists(st.integers(0, 9), max_size=12), max_size=20),
-    length=st.integers(1, 10),
-    window=st.integers(1, 8),
-    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=3).filter(any),
-    large=st.booleans(),
-)
-def test_the_rows_are_those_of_the_definition(
-    documents: Documents, length: int, window: int, sizes: list[int], large: bool
-) -> None:
-    type = pa.large_list(pa.int16()) if large else pa.list_(pa.int16())
-    schema = pa.schema([("tokens", type)])
-    batch = pa.record_batch([pa.array(documents, type)], schema=schema)
-    ds = chunked([cut(batch, sizes)], schema)
-    for strategy in STRATEGIES:
-        packed = ds.pack_sequences(
-            "tokens",
-            length,
-            strategy=strategy,  # type: ignore[arg-type]
-            window_rows=window,
-            pad_value=-1,
-        )
-        assert packed.to_table().to_pydict() == padded(naive(documents, length, window, strategy), length, -1)
 
 
 def labelled(lengths: Sequence[int | None]) -> pa.RecordBatch:
@@ -202,28 +185,21 @@ def test_columns_are_packed_alike_and_others_have_a_value_a_segment(
     batch = labelled(lengths)
     ds = chunked([cut(batch, sizes)], batch.schema)
     before = {"tokens": 7, "labels": -100, "mask": 0.5} if bos else None
+    how: dict[str, Any] = {"window_rows": window, "bos": before, "overlong": "drop" if drops else "cut"}
     for strategy in STRATEGIES[: 2 if drops else 3]:
-        packed = ds.pack_sequences(
-            THREE,
-            length,
-            strategy=strategy,  # type: ignore[arg-type]
-            window_rows=window,
-            pad_value={"labels": -1},
-            bos=before,
-            overlong="drop" if drops else "cut",
-        )
+        packed = ds.pack_sequences(THREE, length, strategy=strategy, pad_value={"labels": -1}, **how)  # type: ignore[arg-type]
         expected = naive_labelled(lengths, length, window, strategy, bos=bos, drops=drops)
         assert packed.to_table().to_pydict() == expected
         assert packed.select("mask").to_table().to_pydict() == {"mask": expected["mask"]}
+        check_resume(lambda packed=packed: packed.batch(2))  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
 def test_contracts_of_several_columns(strategy: Any) -> None:
     check_operator(
         lambda ds: ds.pack_sequences(THREE, 9, strategy=strategy, window_rows=4, bos=1),
         pa.Table.from_batches([labelled(LENGTHS)]),
         parts_differ=True,
-        in_full=strategy == "concat_then_split",
     )
 
 
@@ -258,29 +234,6 @@ def test_documents_that_are_too_long_are_bad_if_they_shall_not_be_cut() -> None:
     refused(af.DataError, lambda: batches_of(begun), "at most 3 with its bos")
 
 
-@hypothesis.settings(max_examples=scaled(15))
-@hypothesis.given(
-    lengths=st.lists(st.integers(0, 12), max_size=14),
-    length=st.integers(1, 9),
-    window=st.integers(1, 5),
-    sizes=st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any),
-    strategy=st.sampled_from(STRATEGIES),
-)
-def test_it_resumes_from_every_step(
-    lengths: list[int], length: int, window: int, sizes: list[int], strategy: Any
-) -> None:
-    documents = [list(range(100 * i, 100 * i + size)) for i, size in enumerate(lengths)]
-    schema = DOCUMENTS.schema
-    batch = pa.record_batch([pa.array(documents, schema.types[0])], schema=schema)
-    check_resume(
-        lambda: (
-            chunked([cut(batch, sizes)], schema)
-            .pack_sequences("tokens", length, strategy=strategy, window_rows=window)
-            .batch(2)
-        )
-    )
-
-
 def test_documents_without_tokens_do_not_hold_windows_up() -> None:
     """Windows without a full row yield nothing, and what they leave is cut later."""
     documents: Documents = [[1], [], None, [2], [], [], [3, 4, 5, 6], [], [7]]
@@ -308,7 +261,7 @@ def test_each_size_goes_into_the_first_or_the_fullest_bin_with_room(drawn: list[
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
 def test_rows_are_full(strategy: Any) -> None:
     """At least 98 % of the places hold tokens, of documents of 50 to 1,500 tokens in rows of 2,048."""
-    lengths = np.random.default_rng(3).integers(50, 1501, 16_384)
+    lengths = np.random.default_rng(3).integers(50, 1501, 4_096)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     values = pa.array(np.arange(offsets[-1], dtype=np.int32))

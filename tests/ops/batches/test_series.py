@@ -1,4 +1,4 @@
-"""`window(by=)`: windows within series, beside those of each series alone."""
+"""`window`, with `by=` and without: windows within series, beside those of each series alone."""
 
 from __future__ import annotations
 
@@ -37,35 +37,61 @@ def naive(keys: list[Any], size: int, shift: int, stride: int, drop: bool) -> li
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize(("size", "shift", "stride"), [(2, 1, 1), (1, 1, 1), (3, 3, 1), (2, 5, 1), (2, 3, 2)])
-def test_contracts(size: int, shift: int, stride: int, drop_remainder: bool) -> None:
+@pytest.mark.parametrize(
+    ("by", "size", "shift", "stride"),
+    [
+        (None, 3, 1, 1),
+        (None, 2, 5, 1),
+        (None, 2, 1, 7),
+        (None, 18, 18, 1),
+        ("b", 2, 1, 1),
+        ("b", 3, 3, 1),
+        ("b", 2, 3, 2),
+    ],
+)
+def test_contracts(by: str | None, size: int, shift: int, stride: int, drop_remainder: bool) -> None:
     check_operator(
-        lambda ds: ds.window(size, shift=shift, stride=stride, drop_remainder=drop_remainder, by="b"),
+        lambda ds: ds.window(size, shift=shift, stride=stride, drop_remainder=drop_remainder, by=by),
         NUMBERS,
-        in_full=size == 2,
+        in_full=shift == stride == 1 and (by is None or drop_remainder),
     )
 
 
-@pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("by", ["text", "date", pl.col("row") % 3, "dictionary"])
-def test_all_types(by: Any, drop_remainder: bool) -> None:
+@pytest.mark.parametrize(
+    ("by", "size", "shift", "drop_remainder"),
+    [
+        (None, 3, 3, False),
+        (None, 3, 1, True),
+        (None, 2, 4, False),
+        ("text", 2, 1, False),
+        ("date", 2, 1, True),
+        (pl.col("row") % 3, 2, 1, False),
+        ("dictionary", 2, 1, True),
+    ],
+)
+def test_all_types(by: Any, size: int, shift: int, drop_remainder: bool) -> None:
+    """Nested columns, too; and the values are those of the rows."""
+
     def make() -> af.Dataset:
-        return af.from_arrow(ALL_TYPES).window(2, shift=1, drop_remainder=drop_remainder, by=by)
+        return af.from_arrow(ALL_TYPES).window(size, shift=shift, drop_remainder=drop_remainder, by=by)
 
     check_dataset(make, in_full=False)
-    keys = ALL_TYPES_INSIDE[by].to_pylist() if isinstance(by, str) else [row % 3 for row in range(11)]
+    keys = [0] * 11 if by is None else [row % 3 for row in range(11)]
+    if isinstance(by, str):
+        keys = ALL_TYPES_INSIDE[by].to_pylist()
     found = make().to_table().to_pydict()
     for name, column in ALL_TYPES_INSIDE.to_pydict().items():
         wanted = [
             [None if row is None else column[row] for row in window]
-            for window in naive(keys, 2, 1, 1, drop_remainder)
+            for window in naive(keys, size, shift, 1, drop_remainder)
         ]
         assert repr(found[name]) == repr(wanted)
 
 
-@hypothesis.settings(max_examples=scaled(80))
+@hypothesis.settings(max_examples=scaled(160))
 @hypothesis.given(
     keys=st.lists(st.sampled_from([*range(5), None]), max_size=40),
+    by=st.sampled_from([None, "key"]),
     size=st.integers(1, 6),
     shift=st.none() | st.integers(1, 9),
     stride=st.integers(1, 4),
@@ -73,16 +99,30 @@ def test_all_types(by: Any, drop_remainder: bool) -> None:
     sizes=st.lists(st.integers(0, 7), min_size=1, max_size=3).filter(any),
 )
 def test_windows_are_those_of_each_series_alone(
-    keys: list[int | None], size: int, shift: int | None, stride: int, drop: bool, sizes: list[int]
+    keys: list[int | None],
+    by: str | None,
+    size: int,
+    shift: int | None,
+    stride: int,
+    drop: bool,
+    sizes: list[int],
 ) -> None:
+    """Without `by` all rows are one series."""
     batch = pa.record_batch({"row": pa.array(range(len(keys)), pa.int64()), "key": pa.array(keys, pa.int8())})
 
     def make() -> af.Dataset:
         ds = chunked([cut(batch, sizes)], batch.schema)
-        return ds.window(size, shift=shift, stride=stride, drop_remainder=drop, by="key")
+        return ds.window(size, shift=shift, stride=stride, drop_remainder=drop, by=by)
 
-    assert rows_of(make()) == naive(keys, size, shift or size, stride, drop)
+    assert rows_of(make()) == naive(keys if by else [0] * len(keys), size, shift or size, stride, drop)
     check_resume(make)
+
+
+@pytest.mark.parametrize(("by", "windows"), [(None, 2501), (pl.col("id") % 2, 2 * 1001)])
+def test_much_overlap_is_gathered_in_parts(by: Any, windows: int) -> None:
+    batches = batches_of(af.range(3000).window(500, shift=1, by=by))
+    assert max(batch.num_rows for batch in batches) <= 65_536 // 500
+    assert sum(batch.num_rows for batch in batches) == windows
 
 
 def test_series_go_on_across_files_and_chunks(tmp_path: Path) -> None:
@@ -112,12 +152,6 @@ def test_after_it_come_other_operators() -> None:
     check_dataset(make, epochs_differ=True)
     (batch, *_) = make().to_numpy()
     assert batch["id"].shape == (5, 3) and (batch["id"] % 7 == batch["id"][:, :1] % 7).all()
-
-
-def test_much_overlap_is_gathered_in_parts() -> None:
-    ds = af.range(3000).window(500, shift=1, by=pl.col("id") % 2)
-    assert max(batch.num_rows for batch in batches_of(ds)) <= 65_536 // 500
-    assert len(rows_of(ds, "id")) == 2 * 1001
 
 
 def test_held_rows_are_at_most_twice_those_that_windows_need() -> None:
