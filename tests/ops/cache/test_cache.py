@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
-import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
@@ -22,135 +19,26 @@ from arrowflow.testing import (
     Gate,
     assert_same_batches,
     batches_of,
-    check_dataset,
-    check_operator,
     check_resume,
     raising,
     waiting,
 )
-from tests.ops.tables import (
-    ALL_TYPES,
-    NUMBERS,
-    Apply,
-    check_two_at_once,
-    ids,
-    numbers,
-    refused,
-    rows_of,
-    stands_for_all,
-    write_shards,
-)
+from tests.ops.cache.cases import SMALL, Counted, noise
+from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of, write_shards
 
 pytestmark = pytest.mark.any_version
-
-SMALL = af.Options(max_chunk_rows=3)
-
-
-class Counted:
-    """A function of record batches that counts its calls, whose results are new memory."""
-
-    def __init__(self, rows_wide: int = 1) -> None:
-        self._wide = rows_wide
-        self.rows: list[int] = []  # the first row of each call; to append is a single step
-
-    @property
-    def calls(self) -> int:
-        return len(self.rows)
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self.rows.append(batch.column(0)[0].as_py())
-        data = np.repeat(np.asarray(batch.column(0)), self._wide)
-        return pa.record_batch({"row": pa.array(data)})
-
-
-def noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
-    return batch.append_column("noise", pa.array(rng.random(batch.num_rows)))
-
-
-CASES: dict[str, Apply] = {
-    "alone": lambda ds: ds.cache(),
-    "twice": lambda ds: ds.cache().filter(pl.col("row") % 3 != 0).cache(),
-    "repeated": lambda ds: ds.cache().repeat(3),
-    "in batches": lambda ds: ds.batch(4).cache(),
-    "below a batch": lambda ds: ds.cache().batch(4),
-    "of a function": lambda ds: ds.with_options(SMALL).map(noise, seed=1).cache().batch(5),
-    "of a shuffle": lambda ds: ds.shuffle(6, seed=1).cache(),
-    "of a repeat": lambda ds: ds.repeat(2).cache().skip(3).take(20),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_contracts(case: str) -> None:
-    check_operator(
-        CASES[case],
-        NUMBERS,
-        ordered_by="row" if case == "alone" else None,
-        splits_matter="function" in case,
-        in_full=stands_for_all(case, CASES),
-    )
-
-
-def test_contracts_below_a_shuffle() -> None:
-    check_operator(lambda ds: ds.cache().shuffle(5, seed=1).batch(3), NUMBERS, epochs_differ=True)
-
-
-def test_every_type_goes_through() -> None:
-    ds = af.from_arrow(ALL_TYPES)
-    cached = ds.cache()
-    for _ in range(2):
-        assert_same_batches(batches_of(cached), batches_of(ds))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_hit_and_miss_give_equal_batches_and_equal_states(case: str) -> None:
-    """Also where the state comes from the one and goes into the other."""
-
-    def run(ds: af.Dataset) -> tuple[list[pa.RecordBatch], list[str]]:
-        with iter(ds) as iterator:
-            iterator.set_epoch(2)
-            found, states = [], []
-            for batch in iterator:
-                found.append(batch)
-                states.append(json.dumps(iterator.state_dict()))
-        return found, states
-
-    warm = CASES[case](numbers(7, 0, 5, 4))
-    missed, hit = run(warm), run(warm)
-    assert hit[1] == missed[1]
-    assert_same_batches(hit[0], missed[0])
-    for step, state in enumerate(missed[1]):
-        for ds in (warm, CASES[case](numbers(7, 0, 5, 4))):
-            with iter(ds) as iterator:
-                iterator.load_state_dict(json.loads(state))
-                assert_same_batches(list(iterator), missed[0][step + 1 :], f"after batch {step}")
-
 
 # ------------------------------------------------------------------------------------------- once
 
 
-def test_it_is_computed_once_over_many_epochs() -> None:
+@pytest.mark.parametrize("budget", [1, 4])
+def test_it_is_computed_once_over_many_epochs(budget: int) -> None:
+    """Within a `repeat`, the second epoch begins early, but not before the first one is all there."""
     counted = Counted()
-    ds = numbers(4, 4, 4).map(counted).cache()
-    assert [rows_of(ds, epoch=epoch) for epoch in range(3)] == [list(range(12))] * 3
-    assert counted.calls == 3
-
-
-@pytest.mark.parametrize("budget", [1, 2, 4])
-def test_it_is_computed_once_below_a_repeat(budget: int) -> None:
-    """The second epoch begins early, but not before the first one is all there."""
-    counted = Counted()
-    ds = numbers(*[2] * 30).map(counted).cache().repeat(4).with_options(af.Options(cpu_budget=budget))
-    assert rows_of(ds) == list(range(60)) * 4
+    ds = numbers(*[2] * 30).map(counted).cache().with_options(af.Options(cpu_budget=budget))
+    assert rows_of(ds.repeat(4)) == list(range(60)) * 4
+    assert [rows_of(ds, epoch=epoch) for epoch in range(3)] == [list(range(60))] * 3
     assert counted.calls == 30
-
-
-def test_datasets_made_from_it_share_it() -> None:
-    counted = Counted()
-    ds = numbers(4, 4).map(counted).cache()
-    assert rows_of(ds.filter(pl.col("row") > 2)) == [3, 4, 5, 6, 7]
-    assert rows_of(ds.batch(3).repeat(2)) == [*range(8)] * 2
-    assert rows_of(ds.with_options(af.Options(cpu_budget=1)).shuffle(3, seed=1).take(2)) != []
-    assert counted.calls == 2
 
 
 def test_another_one_of_the_same_plan_does_not() -> None:
@@ -159,15 +47,6 @@ def test_another_one_of_the_same_plan_does_not() -> None:
     assert below.cache() == below.cache()
     rows_of(below.cache()), rows_of(below.cache())
     assert counted.calls == 4
-
-
-def test_a_pickled_copy_starts_empty() -> None:
-    ds = numbers(50_000).cache()
-    rows_of(ds)
-    assert len(pickle.dumps(ds)) < len(pickle.dumps(numbers(50_000))) + 1000
-    copy = pickle.loads(pickle.dumps(ds))
-    assert copy == ds
-    assert rows_of(copy) == list(range(50_000))
 
 
 def test_columns_are_cached_that_only_others_want() -> None:
@@ -226,23 +105,6 @@ def test_files_that_changed_are_read_again(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- prefixes
 
 
-@pytest.mark.parametrize("stop", [0, 1, 5, 9])
-def test_an_epoch_that_stopped_leaves_what_it_had(stop: int) -> None:
-    counted = Counted()
-    ds = numbers(*[2] * 10).map(counted, num_parallel_calls=1).cache()
-    with iter(ds) as iterator:
-        first = list(itertools.islice(iterator, stop))
-    begun = counted.calls
-    found = batches_of(ds)
-    assert_same_batches(found[:stop], first)
-    assert [batch["row"].to_pylist() for batch in found] == [[i, i + 1] for i in range(0, 20, 2)]
-    # What was in flight when it stopped may be computed again.
-    assert counted.calls <= 10 + begun
-    again = counted.calls
-    assert_same_batches(batches_of(ds), found)
-    assert counted.calls == again
-
-
 def test_only_the_prefix_is_asked_for() -> None:
     """But for what was on its way: up to 64 chunks as small as these in each queue."""
     counted = Counted()
@@ -298,20 +160,7 @@ def test_an_error_leaves_what_came_before() -> None:
     assert broken.calls <= 3 + 3 + 2
 
 
-def test_nothing_is_cached_as_nothing() -> None:
-    counted = Counted()
-    ds = numbers(3, 3).filter(pl.col("row") > 9).map(counted).cache()
-    assert not batches_of(ds)
-    assert not batches_of(ds)
-    assert not batches_of(ds.repeat())
-    assert counted.calls == 0
-
-
 # ------------------------------------------------------------------------------------------- several at once
-
-
-def test_two_iterators_fill_it_at_once() -> None:
-    check_two_at_once(numbers(*[3] * 12).map(Counted()).cache(), num_batches=12)
 
 
 def test_many_threads_use_it_at_once() -> None:
@@ -358,7 +207,9 @@ MEGABYTE = 1 << 20
 
 def wide() -> af.Dataset:
     """Eight splits, each of which becomes 128 KiB of new memory."""
-    return numbers(*[16] * 8).map(Counted(1024))
+    return numbers(*[16] * 8).map(
+        lambda rows: pa.record_batch({"row": np.repeat(rows["row"].to_numpy(), 1024)})
+    )
 
 
 def test_the_ledger_counts_what_is_cached_while_it_runs() -> None:
@@ -441,32 +292,17 @@ def test_what_fits_is_served_under_a_tight_budget() -> None:
         assert iterator.stats().ledger_peak_bytes < 2 * MEGABYTE
 
 
-def test_what_it_yields_is_read_only() -> None:
-    ds = af.range(10).cache()
-    for batch in ds.to_numpy():
-        assert not batch["id"].flags.writeable
-    assert af.range(10).to_numpy().__class__ is ds.to_numpy().__class__
-
-
 # ------------------------------------------------------------------------------------------- clearing
 
 
 def test_cleared_it_is_computed_anew() -> None:
+    """All caches of a dataset are."""
     counted = Counted()
-    ds = numbers(4, 4).map(counted).cache()
+    ds = numbers(4, 4).map(counted).cache().filter(pl.col("row") > 1).cache()
     rows_of(ds)
     ds.batch(2).cache_clear()
-    assert rows_of(ds) == rows_of(ds) == list(range(8))
+    assert rows_of(ds) == rows_of(ds) == list(range(2, 8))
     assert counted.calls == 4
-
-
-def test_an_iterator_keeps_what_was_cleared_below_it() -> None:
-    ds = numbers(*[2] * 6).map(Counted()).cache()
-    rows_of(ds)
-    with iter(ds) as iterator:
-        next(iterator)
-        ds.cache_clear()
-        assert [batch["row"][0].as_py() for batch in iterator] == [2, 4, 6, 8, 10]
 
 
 def test_without_a_cache_there_is_nothing_to_clear() -> None:
@@ -537,47 +373,9 @@ def test_generators_run_once() -> None:
     check_resume(lambda: af.from_generator(rows).cache().batch(2))
 
 
-def test_parquet_with_everything(tmp_path: Path) -> None:
-    for number in range(3):
-        pq.write_table(NUMBERS.slice(number * 5, 5), tmp_path / f"{number}.parquet", row_group_size=2)
-    check_dataset(
-        lambda: (
-            af.read_parquet(tmp_path)
-            .filter(pl.col("row") % 4 != 1)
-            .cache()
-            .shuffle(4, seed=2)
-            .repeat(2)
-            .batch(3)
-        ),
-        epochs_differ=True,
-    )
-
-
 def test_the_same_cache_in_elements_of_an_interleave_is_filled_once() -> None:
     counted = Counted()
     base = numbers(3, 3).map(counted).cache()
     ds = af.range(4).interleave(lambda row: base.skip(row["id"]), cycle_length=1, num_parallel_calls=1)
     assert rows_of(ds) == [*range(6), *range(1, 6), *range(2, 6), *range(3, 6)]
     assert counted.calls == 2
-
-
-@pytest.mark.parametrize("spill", [False, True])
-def test_rows_of_two_runs_of_a_generator_do_not_meet(spill: bool, tmp_path: Path) -> None:
-    runs = itertools.count()
-
-    def rows() -> Iterator[dict[str, int]]:
-        run = next(runs)
-        # The first run cannot be over before it is broken off, however far it reads ahead.
-        yield from ({"row": run} for _ in (range(5) if run else itertools.count()))
-
-    ds = af.from_generator(rows, schema=pa.schema([("row", pa.int64())]))
-    cached = ds.cache(spill=tmp_path) if spill else ds.cache()
-    with iter(cached) as iterator:
-        next(iterator)
-        next(iterator)
-    assert "only a complete pass counts" in cached.explain()
-    assert rows_of(cached) == [1] * 5
-    assert rows_of(cached) == [1] * 5
-    assert rows_of(cached.repeat(2)) == [1] * 10
-    with iter(cached) as first, iter(cached) as second:
-        assert [next(first)["row"][0].as_py(), next(second)["row"][0].as_py()] == [1, 1]

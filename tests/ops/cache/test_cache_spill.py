@@ -5,17 +5,13 @@ from __future__ import annotations
 import errno
 import gc
 import itertools
-import json
 import os
-import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -23,28 +19,13 @@ import pytest
 import arrowflow as af
 from arrowflow.errors import CacheFullError
 from arrowflow.ops.cache.cache import Cache
-from arrowflow.testing import assert_same_batches, batches_of, check_dataset, check_operator
-from tests.ops.tables import (
-    ALL_TYPES,
-    NUMBERS,
-    check_two_at_once,
-    numbers,
-    refused,
-    rows_of,
-    stands_for_all,
-    write_shards,
-)
+from arrowflow.testing import assert_same_batches, batches_of, check_dataset
+from tests.ops.cache.cases import TINY, Counted, spilled
+from tests.ops.tables import numbers, refused, rows_of, write_shards
 
 pytestmark = pytest.mark.any_version
 
 KILOBYTE = 1 << 10
-TINY = 1
-"""A budget of which not even half a chunk fits."""
-
-SOME = 2 * KILOBYTE
-"""One of which a chunk or two fit."""
-
-Apply = Callable[[af.Dataset], af.Dataset]
 
 
 @pytest.fixture
@@ -52,11 +33,6 @@ def folder(tmp_path: Path) -> Path:
     found = tmp_path / "spilled"
     found.mkdir()
     return found
-
-
-def spilled(dataset: af.Dataset, folder: Path, ram_budget: int | None = None) -> af.Dataset:
-    cached = af.Dataset(Cache(inputs=(dataset._plan,), spill=str(folder)))
-    return cached if ram_budget is None else cached.with_options(af.Options(ram_budget=ram_budget))
 
 
 def entries_of(dataset: af.Dataset) -> list[Any]:
@@ -75,44 +51,10 @@ def places_of(dataset: af.Dataset) -> list[bool]:
 
 def widened(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Makes 1 KiB of new memory of each row."""
-    rows = np.repeat(np.asarray(batch.column("row")), 128)
-    wide = pa.FixedSizeListArray.from_arrays(pa.array(rows), 128)
-    return pa.record_batch({"row": pa.array(rows[::128].copy()), "wide": wide})
-
-
-class Wide:
-    """The same, and counts its calls."""
-
-    def __init__(self) -> None:
-        self._rows: list[int] = []  # of each call; to append is a single step
-
-    @property
-    def calls(self) -> int:
-        return len(self._rows)
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self._rows.append(batch.num_rows)
-        return widened(batch)
+    return Counted(KILOBYTE)(batch)
 
 
 # ------------------------------------------------------------------------------------------- contracts
-
-CASES: dict[str, Callable[[af.Dataset, Path, int], af.Dataset]] = {
-    "alone": spilled,
-    "twice": lambda ds, to, budget: spilled(spilled(ds, to).filter(pl.col("row") % 3 != 0), to, budget),
-    "repeated": lambda ds, to, budget: spilled(ds, to, budget).repeat(3),
-    "in batches": lambda ds, to, budget: spilled(ds.batch(4), to, budget),
-    "below a batch": lambda ds, to, budget: spilled(ds, to, budget).batch(4),
-    "of a repeat": lambda ds, to, budget: spilled(ds.repeat(2), to, budget).skip(3).take(20),
-}
-
-
-@pytest.mark.parametrize("budget", [TINY, SOME])
-@pytest.mark.parametrize("case", CASES)
-def test_contracts(case: str, budget: int, folder: Path) -> None:
-    """Resume from every step among them."""
-    check_operator(lambda ds: CASES[case](ds, folder, budget), NUMBERS, in_full=stands_for_all(case, CASES))
-    assert list(folder.iterdir()) == []
 
 
 def test_contracts_with_the_first_chunk_in_memory(folder: Path) -> None:
@@ -125,59 +67,11 @@ def test_contracts_with_the_first_chunk_in_memory(folder: Path) -> None:
     assert places_of(ds) == [False] + [True] * 8
 
 
-def test_contracts_below_shuffles(folder: Path) -> None:
-    check_operator(
-        lambda ds: spilled(ds, folder, SOME).shuffle(5, seed=1).batch(3), NUMBERS, epochs_differ=True
-    )
-    check_operator(
-        lambda ds: spilled(ds, folder, SOME).shuffle(seed=1).batch(3),
-        NUMBERS,
-        epochs_differ=True,
-        in_full=False,
-    )
-
-
-def test_every_type_goes_through(folder: Path) -> None:
-    ds = af.from_arrow(ALL_TYPES)
-    cached = spilled(ds, folder, TINY)
-    for _ in range(2):
-        assert_same_batches(batches_of(cached), batches_of(ds))
-    assert places_of(cached) == [True]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_memory_and_files_give_equal_batches_and_equal_states(case: str, folder: Path) -> None:
-    """Also where the state comes from the one and goes into the other, and from a miss into a hit."""
-
-    def run(ds: af.Dataset) -> tuple[list[pa.RecordBatch], list[str]]:
-        with iter(ds) as iterator:
-            iterator.set_epoch(1)
-            found, states = [], []
-            for batch in iterator:
-                found.append(batch)
-                states.append(json.dumps(iterator.state_dict()))
-        return found, states
-
-    def make(budget: int) -> af.Dataset:
-        return CASES[case](numbers(7, 0, 5, 4), folder, budget)
-
-    roomy, tiny = make(1 << 20), make(TINY)
-    expected, missed, hit = run(roomy), run(tiny), run(tiny)
-    for found in (missed, hit):
-        assert found[1] == expected[1]
-        assert_same_batches(found[0], expected[0])
-    for step, state in enumerate(expected[1]):
-        for ds in (tiny, make(TINY), roomy):
-            with iter(ds) as iterator:
-                iterator.load_state_dict(json.loads(state))
-                assert_same_batches(list(iterator), expected[0][step + 1 :], f"after batch {step}")
-
-
 # ------------------------------------------------------------------------------------------- what goes where
 
 
 def test_half_of_the_budget_is_used_before_files_are(folder: Path) -> None:
-    wide = Wide()
+    wide = Counted(KILOBYTE)
     ds = spilled(numbers(*[16] * 8).map(wide), folder, 100 * KILOBYTE)
     assert rows_of(ds) == rows_of(ds) == list(range(128))
     assert places_of(ds) == [False] * 3 + [True] * 5
@@ -185,14 +79,14 @@ def test_half_of_the_budget_is_used_before_files_are(folder: Path) -> None:
 
 
 def test_a_small_chunk_finds_room_behind_a_large_one(folder: Path) -> None:
-    ds = spilled(numbers(16, 64, 8).map(Wide()), folder, 60 * KILOBYTE)
+    ds = spilled(numbers(16, 64, 8).map(Counted(KILOBYTE)), folder, 60 * KILOBYTE)
     assert rows_of(ds) == list(range(88))
     assert places_of(ds) == [False, True, False]
 
 
 def test_slices_of_what_is_in_memory_stay_there(folder: Path) -> None:
     """They take nothing more; those of a chunk that does not fit go one by one."""
-    ds = spilled(numbers(16, 16).map(Wide()).batch(4), folder, 40 * KILOBYTE)
+    ds = spilled(numbers(16, 16).map(Counted(KILOBYTE)).batch(4), folder, 40 * KILOBYTE)
     assert rows_of(ds) == list(range(32))
     assert places_of(ds) == [False] * 4 + [True] * 4
     sizes = [entry.spilled_bytes for entry in entries_of(ds)[4:]]
@@ -200,7 +94,7 @@ def test_slices_of_what_is_in_memory_stay_there(folder: Path) -> None:
 
 
 def test_what_is_in_files_is_not_charged(folder: Path) -> None:
-    ds = spilled(numbers(*[16] * 40).map(Wide()), folder, 100 * KILOBYTE)
+    ds = spilled(numbers(*[16] * 40).map(Counted(KILOBYTE)), folder, 100 * KILOBYTE)
     for _ in range(2):
         with iter(ds) as iterator:
             assert sum(batch.num_rows for batch in iterator) == 640
@@ -213,7 +107,7 @@ def test_what_is_in_files_is_not_charged(folder: Path) -> None:
 
 
 def test_memory_is_flat_in_the_later_epochs(folder: Path) -> None:
-    ds = spilled(numbers(*[64] * 30).map(Wide()), folder, 200 * KILOBYTE)
+    ds = spilled(numbers(*[64] * 30).map(Counted(KILOBYTE)), folder, 200 * KILOBYTE)
     gc.collect()
     before = pa.total_allocated_bytes()
     for _ in range(3):
@@ -222,13 +116,8 @@ def test_memory_is_flat_in_the_later_epochs(folder: Path) -> None:
     assert pa.total_allocated_bytes() - before < 110 * KILOBYTE
 
 
-def test_what_it_yields_is_read_only(folder: Path) -> None:
-    for batch in spilled(af.range(10), folder, TINY).to_numpy():
-        assert not batch["id"].flags.writeable
-
-
 def test_other_budgets_share_it(folder: Path) -> None:
-    wide = Wide()
+    wide = Counted(KILOBYTE)
     ds = spilled(numbers(*[16] * 4).map(wide), folder)
     tight = ds.with_options(af.Options(ram_budget=80 * KILOBYTE))
     assert rows_of(tight.take(32)) == list(range(32))
@@ -240,41 +129,6 @@ def test_other_budgets_share_it(folder: Path) -> None:
     assert rows_of(tiny) == rows_of(ds) == list(range(64))
     assert places_of(ds) == [True] * 4
     assert wide.calls == calls + 4
-
-
-def test_datasets_made_from_it_share_it(folder: Path) -> None:
-    wide = Wide()
-    ds = spilled(numbers(*[4] * 4).map(wide), folder, TINY)
-    assert rows_of(ds.filter(pl.col("row") > 2)) == list(range(3, 16))
-    assert rows_of(ds.batch(3).repeat(2)) == [*range(16)] * 2
-    assert sorted(rows_of(ds.with_options(af.Options(ram_budget=1 << 20)).shuffle(seed=3))) == list(range(16))
-    assert wide.calls == 4
-
-
-def test_two_iterators_fill_it_at_once(folder: Path) -> None:
-    check_two_at_once(spilled(numbers(*[3] * 12).map(Wide()), folder, TINY), num_batches=12)
-
-
-def test_a_pickled_copy_starts_empty(folder: Path) -> None:
-    wide = Wide()
-    ds = spilled(numbers(4, 4), folder, TINY).map(wide)
-    rows_of(ds)
-    copy = pickle.loads(pickle.dumps(ds._plan.inputs[0]))
-    assert copy == ds._plan.inputs[0]
-    assert entries_of(ds)
-    found = af.Dataset(copy)
-    assert rows_of(found) == list(range(8))
-    node = copy.inputs[0]
-    assert node.spill == str(folder)
-
-
-def test_an_epoch_that_stopped_leaves_what_it_had(folder: Path) -> None:
-    ds = spilled(numbers(*[2] * 10).map(Wide(), num_parallel_calls=1), folder, TINY)
-    with iter(ds) as iterator:
-        first = list(itertools.islice(iterator, 4))
-    assert len(entries_of(ds)) >= 4
-    assert_same_batches(batches_of(ds)[:4], first)
-    assert rows_of(ds) == list(range(20))
 
 
 def test_parquet_with_a_source_order(tmp_path: Path, folder: Path) -> None:
@@ -294,7 +148,7 @@ def maps_of(folder: Path) -> int:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_epochs_that_stop_early_share_a_file(folder: Path) -> None:
     """Each has two descriptors and a map; of those a process may have few."""
-    ds = spilled(numbers(*[2] * 40).map(widened, num_parallel_calls=1), folder, TINY)
+    ds = spilled(numbers(*[2] * 40).map(Counted(KILOBYTE), num_parallel_calls=1), folder, TINY)
     gc.collect()
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     for more in range(1, 40):
@@ -313,7 +167,7 @@ def test_epochs_that_stop_early_share_a_file(folder: Path) -> None:
 def test_both_memory_and_files_are_freed(folder: Path, how: str) -> None:
     gc.collect()
     before = pa.total_allocated_bytes()
-    ds = spilled(numbers(*[16] * 8).map(Wide()), folder, 100 * KILOBYTE)
+    ds = spilled(numbers(*[16] * 8).map(Counted(KILOBYTE)), folder, 100 * KILOBYTE)
     rows_of(ds)
     gc.collect()
     assert maps_of(folder) == 1
@@ -324,15 +178,6 @@ def test_both_memory_and_files_are_freed(folder: Path, how: str) -> None:
     gc.collect()
     assert maps_of(folder) == 0
     assert pa.total_allocated_bytes() - before < 4 * KILOBYTE
-
-
-def test_an_iterator_keeps_what_was_cleared_below_it(folder: Path) -> None:
-    ds = spilled(numbers(*[2] * 6), folder, TINY)
-    rows_of(ds)
-    with iter(ds) as iterator:
-        next(iterator)
-        ds.cache_clear()
-        assert [batch["row"][0].as_py() for batch in iterator] == [2, 4, 6, 8, 10]
 
 
 def test_batches_outlive_everything(folder: Path) -> None:
@@ -347,7 +192,7 @@ def test_batches_outlive_everything(folder: Path) -> None:
 def test_a_full_disk_is_an_error_and_what_came_before_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide = Wide()
+    wide = Counted(KILOBYTE)
     ds = spilled(numbers(*[16] * 4).map(wide, num_parallel_calls=1), folder, TINY)
     written, left = os.pwrite, [40 * KILOBYTE]
 
@@ -417,40 +262,26 @@ def test_explain_says_what_is_where(folder: Path) -> None:
     assert "holds all 3 rows: 24 bytes in memory\n" in plain.explain() + "\n"
 
 
-def wide_cache(ram_budget: int) -> af.Dataset:
-    return numbers(*[16] * 8).map(Wide()).cache().with_options(af.Options(ram_budget=ram_budget))
-
-
-def test_too_little_memory_says_how_much_is_missing() -> None:
-    ways = ("raise ram_budget", "cache(path)", "cache(spill=folder)")
-    ds = wide_cache(40 * KILOBYTE)
-    refused(af.BudgetError, lambda: rows_of(ds), "cache", "take 49,536 bytes, 8,576 more", "40,960", *ways)
-
-
-def test_too_little_memory_says_what_the_whole_would_take_where_that_is_known() -> None:
-    ds = numbers(*[16] * 8).with_columns(y=pl.col("row") * 2).cache()
-    tight = ds.with_options(af.Options(ram_budget=400))
-    with pytest.raises(af.BudgetError) as caught:
-        rows_of(tight)
-    text = str(caught.value)
-    assert "all 128 rows would take some" in text
-    assert text.count("more than it allows") == 1
-    twice = ds.filter(pl.col("row") >= 0).cache().with_options(af.Options(ram_budget=400))
-    refused(af.BudgetError, lambda: rows_of(twice), "all 128 rows would take some")
-    filtered = numbers(40, 40).filter(pl.col("row") > 3).cache().skip(1).cache()
-    refused(af.BudgetError, lambda: rows_of(filtered.with_options(af.Options(ram_budget=320))), "bytes")
-    opaque = wide_cache(40 * KILOBYTE)
-    with pytest.raises(af.BudgetError) as caught:
-        rows_of(opaque)
-    assert "would take" not in str(caught.value)
-
-
 def said_of_the_whole(ds: af.Dataset) -> int | None:
     """Returns the bytes that all rows would take, as the error says."""
     with pytest.raises(af.BudgetError) as caught:
         rows_of(ds)
     found = re.search(r"rows would take some ([\d,]+)", str(caught.value))
     return None if found is None else int(found[1].replace(",", ""))
+
+
+def test_too_little_memory_says_what_the_whole_would_take_where_that_is_known() -> None:
+    ds = numbers(*[16] * 8).with_columns(y=pl.col("row") * 2).cache()
+    tight = ds.with_options(af.Options(ram_budget=400))
+    with pytest.raises(af.BudgetError, match="all 128 rows would take some") as caught:
+        rows_of(tight)
+    assert str(caught.value).count("more than it allows") == 1
+    twice = ds.filter(pl.col("row") >= 0).cache().with_options(af.Options(ram_budget=400))
+    refused(af.BudgetError, lambda: rows_of(twice), "all 128 rows would take some")
+    filtered = numbers(40, 40).filter(pl.col("row") > 3).cache().skip(1).cache()
+    refused(af.BudgetError, lambda: rows_of(filtered.with_options(af.Options(ram_budget=320))), "bytes")
+    opaque = numbers(*[16] * 8).map(Counted(KILOBYTE)).cache()
+    assert said_of_the_whole(opaque.with_options(af.Options(ram_budget=40 * KILOBYTE))) is None
 
 
 @pytest.mark.parametrize("size", [1, 10, 1_000])

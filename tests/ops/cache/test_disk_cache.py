@@ -35,19 +35,10 @@ from arrowflow.caching.store.listing import listed
 from arrowflow.caching.store.stored import CachedPlan
 from arrowflow.ops.cache import serving
 from arrowflow.storage import UNFINISHED
-from arrowflow.testing import (
-    Fault,
-    Gate,
-    assert_same_batches,
-    batches_of,
-    check_operator,
-    check_resume,
-    raising,
-    waiting,
-)
+from arrowflow.testing import Fault, Gate, assert_same_batches, batches_of, check_resume, raising, waiting
 from tests import warm
-from tests.ops.cache.cases import CASES, SMALL, Log, endless_at_first
-from tests.ops.tables import ALL_TYPES, NUMBERS, ids, rows_of, stands_for_all, write_shards
+from tests.ops.cache.cases import SMALL, Log, same
+from tests.ops.tables import ids, rows_of, write_shards
 
 pytestmark = pytest.mark.any_version
 
@@ -63,108 +54,7 @@ def chunks_of(root: Path) -> list[Path]:
     return sorted(root.glob("*/*.arrow"))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_contracts(case: str, root: Path) -> None:
-    """What is iterated several times finds what it left."""
-    check_operator(
-        lambda ds: CASES[case](ds, str(root)),
-        NUMBERS,
-        ordered_by="row" if case == "alone" else None,
-        splits_matter="function" in case,
-        in_full=stands_for_all(case, CASES),
-    )
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_hits_and_misses_are_the_same(case: str, root: Path) -> None:
-    """Also from any mixture of chunks that are there and chunks that are not."""
-
-    def made() -> af.Dataset:
-        return CASES[case](af.from_arrow(NUMBERS), str(root))
-
-    first = batches_of(made())
-    assert_same_batches(batches_of(made()), first)
-    names = chunks_of(root)
-    for kept in range(1, 2 ** min(len(names), 5)):
-        saved = {path: path.read_bytes() for path in names}
-        for number, path in enumerate(names[:5]):
-            if not kept >> number & 1:
-                path.unlink()
-        assert_same_batches(batches_of(made()), first)
-        for path in chunks_of(root):
-            path.unlink()
-        for path, content in saved.items():
-            path.write_bytes(content)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_states_of_hits_and_misses_are_the_same(case: str, root: Path) -> None:
-    numbers = itertools.count()
-
-    def states(folder: str) -> list[dict[str, Any]]:
-        iterator = iter(CASES[case](af.from_arrow(NUMBERS), folder))
-        return [iterator.state_dict() for _ in iterator]
-
-    missed = states(str(root))
-    assert states(str(root)) == missed
-    check_resume(lambda: CASES[case](af.from_arrow(NUMBERS), str(root)))
-    check_resume(lambda: CASES[case](af.from_arrow(NUMBERS), str(root / str(next(numbers)))))
-
-
-def test_every_type_goes_through(root: Path) -> None:
-    plain = batches_of(af.from_arrow(ALL_TYPES))
-    for _ in range(2):
-        assert_same_batches(batches_of(af.from_arrow(ALL_TYPES).cache(root)), plain)
-    assert_same_batches(batches_of(af.from_arrow(ALL_TYPES).cache(root, compression="lz4")), plain)
-
-
-def test_no_rows(root: Path) -> None:
-    for _ in range(2):
-        assert batches_of(af.range(0).cache(root)) == []
-    (entry,) = af.cache_info(root)
-    assert entry.complete and entry.num_rows == 0
-
-
 # ---------------------------------------------------------------------------------------------- computed once
-
-
-def test_another_process_or_dataset_finds_it(root: Path, tmp_path: Path) -> None:
-    log = Log(tmp_path / "log")
-
-    def made() -> af.Dataset:
-        return af.range(20).with_options(SMALL).map(log).cache(root)
-
-    for _ in range(3):
-        assert ids(made()) == list(range(20))
-    assert len(log.rows) == 7
-    assert made().num_rows == 20
-
-
-def test_an_epoch_that_stops_early_leaves_its_rows(root: Path, tmp_path: Path) -> None:
-    log = Log(tmp_path / "log")
-
-    def made() -> af.Dataset:
-        return af.range(30).with_options(SMALL).map(log, num_parallel_calls=1).cache(root)
-
-    with iter(made()) as iterator:
-        for _ in range(4):
-            next(iterator)
-    seen = len(committed(root))
-    assert seen >= 12
-    before = len(log.rows)
-    assert ids(made()) == list(range(30))
-    assert all(row >= seen for row in log.rows[before:])
-
-
-def test_an_error_leaves_what_came_before(root: Path) -> None:
-    fault = Fault(raising(KeyError("broken")), at=3)
-    ds = af.range(30).with_options(SMALL).map(fault, num_parallel_calls=1).cache(root, key=KEY)
-    iterator = iter(ds)
-    assert next(iterator).num_rows == 3
-    with pytest.raises(af.FunctionError):
-        list(iterator)
-    assert len(chunks_of(root)) >= 1
-    assert ids(ds) == list(range(30))
 
 
 def test_other_plans_data_and_versions_make_other_entries(root: Path, tmp_path: Path) -> None:
@@ -188,21 +78,6 @@ def test_a_shuffle_above_that_orders_the_source_makes_another_entry(root: Path, 
         again = batches_of(af.read_parquet(paths).cache(root).shuffle(4, seed=1).batch(2))
         assert_same_batches(again, shuffled)
     assert len(af.cache_info(root)) == 2
-
-
-def test_an_input_that_cannot_be_repeated_counts_when_it_is_complete(root: Path) -> None:
-    ds, runs = endless_at_first(root)
-    with iter(ds) as iterator:
-        for _ in range(3):
-            next(iterator)
-    assert "only a complete pass counts" in ds.explain()
-    assert not [entry for entry in af.cache_info(root) if entry.complete]
-    assert rows_of(ds, "x") == list(range(100, 110))
-    assert rows_of(ds, "x") == list(range(100, 110))
-    assert next(runs) == 2
-    state = iter(ds)
-    next(state)
-    assert [entry.complete for entry in af.cache_info(root)] == [True]
 
 
 def rerun(root: Path, runs: Iterator[int], chunks: Iterable[int] = range(4)) -> af.Dataset:
@@ -416,10 +291,6 @@ def test_files_that_change_behind_the_plan(root: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- damage
 
 
-def same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
 def complete(root: Path, *, run: bool = True) -> af.Dataset:
     """Returns a new dataset over an entry that is complete, unless told not to run it."""
     if run:
@@ -435,12 +306,18 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "a flipped byte": flip,
     "a truncated chunk": lambda path: os.truncate(path, path.stat().st_size // 2),
     "an empty chunk": lambda path: os.truncate(path, 0),
     "a deleted chunk": lambda path: path.unlink(),
     "a foreign file with a chunk's name": lambda path: path.write_bytes(b"ARROW1" * 100),
+    "a link to nothing": link_to_nothing,
 }
 
 
@@ -449,8 +326,10 @@ def test_damage_is_noticed_and_computed_again(case: str, root: Path) -> None:
     for number in (0, 2, 4):
         ds = complete(root)
         entries._entries.clear()
-        DAMAGE[case](chunks_of(root)[number])
+        path = chunks_of(root)[number]
+        DAMAGE[case](path)
         assert ids(ds) == list(range(200))
+        assert path.is_file() and not path.is_symlink()
         af.cache_clear(root)
         entries._entries.clear()
 
@@ -484,17 +363,6 @@ def test_a_folder_with_the_name_of_a_chunk(root: Path) -> None:
     assert ids(ds) == list(range(200))
 
 
-def test_a_link_to_nothing_with_the_name_of_a_chunk_is_computed_again(root: Path) -> None:
-    complete(root)
-    path = chunks_of(root)[1]
-    path.unlink()
-    path.symlink_to(root / "nowhere")
-    entries._entries.clear()
-    gc.collect()
-    assert ids(complete(root, run=False)) == list(range(200))
-    assert path.is_file() and not path.is_symlink()
-
-
 def test_foreign_files_are_left_alone(root: Path) -> None:
     ds = complete(root)
     folder = chunks_of(root)[0].parent
@@ -504,22 +372,6 @@ def test_foreign_files_are_left_alone(root: Path) -> None:
     entries._entries.clear()
     assert ids(ds) == list(range(200))
     assert (folder / "notes.txt").read_text() == "mine" and (root / "mine").is_dir()
-
-
-def test_a_chunk_of_another_entry_is_not_read(root: Path, tmp_path: Path) -> None:
-    ds = complete(root)
-    other = (
-        af.range(1000, 1200)
-        .with_options(af.Options(max_chunk_rows=40))
-        .map(lambda b: b)
-        .cache(tmp_path / "o")
-    )
-    other.to_table()
-    for path, foreign in zip(chunks_of(root), chunks_of(tmp_path / "o"), strict=False):
-        path.unlink()
-        (path.parent / foreign.name).write_bytes(foreign.read_bytes())
-    entries._entries.clear()
-    assert ids(ds) == list(range(200))
 
 
 def test_without_looking_at_checksums_structure_is_still_looked_at(root: Path) -> None:
@@ -551,9 +403,9 @@ def test_a_full_disk_is_an_error_or_ends_the_caching(root: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "number", [errno.EACCES, errno.EPERM, errno.EROFS], ids=lambda number: errno.errorcode[number]
+    ("number", "filled"),
+    [(errno.EACCES, 0), (errno.EACCES, 2), (errno.EACCES, 99), (errno.EPERM, 2), (errno.EROFS, 0)],
 )
-@pytest.mark.parametrize("filled", [0, 2, 99], ids=["new", "half there", "complete"])
 def test_a_folder_that_can_only_be_read(
     root: Path, monkeypatch: pytest.MonkeyPatch, number: int, filled: int
 ) -> None:
@@ -609,8 +461,9 @@ def test_files_that_may_not_be_that_large(
     assert [entry.complete for entry in af.cache_info(root)] == [True]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize(
+    ("number", "count"), [(errno.ENOSPC, 0), (errno.ENOSPC, 3), (errno.EDQUOT, 3), (errno.EFBIG, 3)]
+)
 def test_a_full_disk_before_the_first_chunk(
     number: int, count: int, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -776,7 +629,7 @@ def test_picked_columns_of_a_cache_that_cannot_be_filled(root: Path, monkeypatch
     check_resume(lambda: ds.batch(30))
 
 
-@pytest.mark.parametrize("count", [0, 1, 39, 40, 41, 80, 130, 199, 200, 500])
+@pytest.mark.parametrize("count", [0, 39, 40, 130, 199, 500])
 def test_what_is_skipped_is_not_read(count: int, root: Path) -> None:
     ds = complete(root)
     check_resume(lambda: ds.skip(count).batch(7), in_full=False)
@@ -787,19 +640,8 @@ def test_what_is_skipped_is_not_read(count: int, root: Path) -> None:
             path.write_bytes(b"")
         entries._entries.clear()
         gc.collect()
-        again = af.range(200).with_options(af.Options(max_chunk_rows=40)).map(same).cache(root).skip(count)
-        assert ids(again) == first
+        assert ids(complete(root, run=False).skip(count)) == first
         assert [path.stat().st_size for path in chunks_of(root)[:2]] == [0, 0]
-
-
-def test_states_of_skip_are_the_same_before_it_is_complete(root: Path) -> None:
-    def states() -> list[dict[str, Any]]:
-        iterator = iter(complete(root, run=False).skip(90).batch(10))
-        return [iterator.state_dict() for _ in iterator]
-
-    missed = states()
-    complete(root)
-    assert states() == missed
 
 
 def test_an_entry_is_an_ordinary_dataset(root: Path) -> None:
@@ -1029,14 +871,15 @@ def test_what_is_there_comes_before_the_wait_for_more(root: Path) -> None:
 
 
 def test_rows_before_an_error_come_and_are_kept(root: Path) -> None:
-    fault = Fault(raising(KeyError("broken")), when=lambda batch: batch["id"][0].as_py() == 180)
-    ds = af.range(240).with_options(SMALL).map(fault).cache(root, key=KEY)
+    fault = Fault(raising(KeyError("broken")), at=60)
+    ds = af.range(240).with_options(SMALL).map(fault, num_parallel_calls=1).cache(root, key=KEY)
     iterator = iter(ds)
     found = [next(iterator)["id"].to_pylist() for _ in range(60)]
     with pytest.raises(af.FunctionError):
         next(iterator)
     assert list(itertools.chain(*found)) == list(range(180))
     assert committed(root) == set(range(180))
+    assert ids(ds) == list(range(240))
 
 
 def test_an_entry_that_was_mended_looks_whole(root: Path) -> None:

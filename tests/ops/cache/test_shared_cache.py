@@ -21,18 +21,15 @@ import arrowflow as af
 from arrowflow.caching.store import shared_entry
 from arrowflow.caching.store.chunk import Chunk, Name
 from arrowflow.storage import Objects
-from arrowflow.testing import assert_same_batches, batches_of, check_operator, check_resume
-from tests.ops.cache.cases import CASES as PLACED
-from tests.ops.cache.cases import SMALL, Log, endless_at_first
-from tests.ops.tables import ALL_TYPES, NUMBERS, ids, refused, rows_of, stands_for_all
+from arrowflow.testing import assert_same_batches, batches_of
+from tests.ops.cache.cases import SMALL, Log
+from tests.ops.tables import ids, refused, rows_of
 from tests.servers.proxy import Fate, Fault, Proxy, Request
 from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.any_version
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-
-CASES = PLACED | {"at two addresses": lambda ds, root: ds.cache(root).cache(f"{root}-too")}
 
 
 @pytest.fixture
@@ -63,83 +60,6 @@ def put(name: str, data: bytes) -> None:
 def remove(*names: str) -> None:
     for name in names:
         fsspec.filesystem("memory").rm_file(name)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_contracts(case: str, root: str) -> None:
-    check_operator(
-        lambda ds: CASES[case](ds, root),
-        NUMBERS,
-        ordered_by="row" if case == "alone" else None,
-        splits_matter="function" in case,
-        in_full=stands_for_all(case, CASES),
-    )
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_hits_and_misses_are_the_same(case: str, root: str, tmp_path: Path) -> None:
-    """Also from any mixture of chunks that are there and chunks that are not; and as from a folder."""
-
-    def made() -> af.Dataset:
-        return CASES[case](af.from_arrow(NUMBERS), root)
-
-    first = batches_of(made())
-    assert_same_batches(batches_of(CASES[case](af.from_arrow(NUMBERS), str(tmp_path / "cache"))), first)
-    assert_same_batches(batches_of(made()), first)
-    saved = objects(root)
-    names = chunks_of(root)[:4]
-    for kept in range(2 ** len(names)):
-        remove(*(name for number, name in enumerate(names) if not kept >> number & 1))
-        assert_same_batches(batches_of(made()), first)
-        remove(*objects(root))
-        for name, data in saved.items():
-            put(name, data)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_states_of_hits_and_misses_are_the_same(case: str, root: str, tmp_path: Path) -> None:
-    def states(place: str) -> list[dict[str, Any]]:
-        iterator = iter(CASES[case](af.from_arrow(NUMBERS), place))
-        return [iterator.state_dict() for _ in iterator]
-
-    missed = states(root)
-    assert states(root) == missed
-    assert states(str(tmp_path / "cache")) == missed, "a state goes on with another place of the cache"
-    numbers = itertools.count()
-    check_resume(lambda: CASES[case](af.from_arrow(NUMBERS), root))
-    check_resume(lambda: CASES[case](af.from_arrow(NUMBERS), f"{root}{next(numbers)}"))
-
-
-@pytest.mark.parametrize("compression", [None, "lz4"])
-def test_every_type_goes_through(root: str, compression: Any) -> None:
-    plain = batches_of(af.from_arrow(ALL_TYPES))
-    for _ in range(2):
-        assert_same_batches(batches_of(af.from_arrow(ALL_TYPES).cache(root, compression=compression)), plain)
-
-
-def test_no_rows(root: str) -> None:
-    for _ in range(2):
-        assert batches_of(af.range(0).cache(root)) == []
-    assert "complete, 0 rows" in af.range(0).cache(root).explain()
-
-
-def test_rows_are_computed_once(root: str, tmp_path: Path) -> None:
-    log = Log(tmp_path / "log")
-
-    def made() -> af.Dataset:
-        return af.range(20).with_options(SMALL).map(log).cache(root)
-
-    with iter(made()) as iterator:
-        next(iterator)
-    names = [Name.parse(name.rpartition("/")[2]) for name in chunks_of(root)]
-    seen = sum(name.num_rows for name in names if name is not None)
-    assert seen >= 3, "what a consumer saw is in the store"
-    before = len(log.rows)
-    for _ in range(3):
-        assert ids(made()) == list(range(20))
-    assert all(row >= seen for row in log.rows[before:])
-    assert sorted({*log.rows}) == list(range(0, 20, 3))
-    assert made().num_rows == 20
 
 
 def test_a_state_finds_its_chunk_among_many(root: str) -> None:
@@ -183,16 +103,6 @@ def test_of_an_input_that_cannot_be_repeated_the_first_complete_pass_wins(root: 
     assert len({name.rpartition("/")[0] for name in chunks_of(root)}) == 1, (
         "the other pass took its chunks away"
     )
-
-
-def test_a_pass_that_is_broken_off_does_not_count(root: str) -> None:
-    ds, runs = endless_at_first(root)
-    with iter(ds) as iterator:
-        for _ in range(3):
-            next(iterator)
-    for _ in range(2):
-        assert rows_of(ds, "x") == list(range(100, 110))
-    assert next(runs) == 2
 
 
 def test_rows_of_two_runs_never_meet_where_a_chunk_is_lost(root: str) -> None:
@@ -384,16 +294,6 @@ def test_the_mark_of_a_whole_pass_that_goes_while_it_is_read(
 
     monkeypatch.setattr(Objects, "read", late)
     assert rows_of(rerun(root, runs), "run") == [1] * 200
-
-
-def test_a_chunk_of_another_entry_is_not_read(root: str) -> None:
-    assert ids(complete(root)) == list(range(200))
-    other = af.range(1000, 1200).with_options(af.Options(max_chunk_rows=40)).map(lambda batch: batch)
-    other.cache(f"{root}-other", key="k").to_table()
-    for mine, foreign in zip(chunks_of(root), chunks_of(f"{root}-other"), strict=True):
-        put(f"{mine.rpartition('/')[0]}/{foreign.rpartition('/')[2]}", objects(f"{root}-other")[foreign])
-        remove(mine)
-    assert ids(complete(root)) == list(range(200))
 
 
 def test_the_mark_of_a_whole_pass_that_somebody_changed(root: str) -> None:
