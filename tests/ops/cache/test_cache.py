@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
@@ -19,6 +20,7 @@ from arrowflow.testing import (
     Gate,
     assert_same_batches,
     batches_of,
+    check_dataset,
     check_resume,
     raising,
     waiting,
@@ -371,6 +373,17 @@ def test_generators_run_once() -> None:
     assert rows_of(ds, "x") == rows_of(ds, "x") == list(range(5))
     assert len(runs) == 1
     check_resume(lambda: af.from_generator(rows).cache().batch(2))
+
+
+def test_parquet_with_everything(tmp_path: Path) -> None:
+    for number in range(3):
+        pq.write_table(NUMBERS.slice(number * 5, 5), tmp_path / f"{number}.parquet", row_group_size=2)
+
+    def make() -> af.Dataset:
+        cached = af.read_parquet(tmp_path).filter(pl.col("row") % 4 != 1).cache()
+        return cached.shuffle(4, seed=2).repeat(2).batch(3)
+
+    check_dataset(make, epochs_differ=True)
 
 
 def test_the_same_cache_in_elements_of_an_interleave_is_filled_once() -> None:
