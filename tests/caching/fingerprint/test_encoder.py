@@ -439,17 +439,21 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[d
             file = tmp_path / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(source)
-        tops = {name.partition("/")[0].removesuffix(".py") for name in sources}
-        written.update(tops)
-        for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
+        forget(written)
+        written.update(name.partition("/")[0].removesuffix(".py") for name in sources)
+        for name in [name for name in sys.modules if name.partition(".")[0] in written]:
             monkeypatch.delitem(sys.modules, name)
         importlib.invalidate_caches()
         is_installed.cache_clear()
         version_of.cache_clear()
 
     yield write
-    for name in [name for name in sys.modules if name.partition(".")[0] in written]:
-        del sys.modules[name]  # where another test imports Python's own `profile`, it gets that
+    forget(written)  # where another test imports Python's own `profile`, it gets that
+
+
+def forget(tops: set[str]) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
+        del sys.modules[name]
 
 
 def test_own_modules_may_have_names_of_pythons_own(own: Callable[[dict[str, str]], None]) -> None:
