@@ -16,6 +16,7 @@ import pytest
 import arrowflow as af
 from arrowflow.caching.store.chunk import Name
 from arrowflow.testing import assert_same_batches, batches_of, check_operator
+from arrowflow.testing.contracts import IN_FULL
 from tests.ops.cache.cases import (
     CASES,
     PLACES,
@@ -66,7 +67,7 @@ def test_contracts(place: str, case: str, root: str) -> None:
         ordered_by="row" if case == "alone" else None,
         splits_matter="function" in case,
         epochs_differ=case.startswith("before a shuffle"),
-        in_full=case == "alone" and place in ("memory", "folder"),
+        in_full=IN_FULL and case == "alone" and place in ("memory", "folder"),
     )
     assert "spilled" not in place or list(Path(root).iterdir()) == []
 
