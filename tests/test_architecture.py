@@ -120,6 +120,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "ops.sources.files.partitions",
         "options",
         "storage",
+        "workarounds",
     ),
     "dataset": ("caching", "cluster", "features", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "image": ("errors",),

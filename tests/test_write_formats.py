@@ -47,6 +47,13 @@ TABLES = {
             "nanos": pa.array([1, None, 10**9 + 1, 3, 4], pa.timestamp("ns")),
             "list": pa.array([[0.5, None], None, [], [2], [3]]),
             "pair": pa.array([[1, 2], None, [3, 4], [5, 6], [7, 8]], pa.list_(pa.int32(), 2)),
+            "pairs": pa.array(
+                [[[1, 2], None, [3, 4]], None, [], [None], [[5, 6]]], pa.list_(pa.list_(pa.int32(), 2))
+            ),
+            "inner": pa.array(
+                [{"a": [True]}, None, {"a": [False]}, {"a": None}, {"a": [True]}],
+                pa.struct({"a": pa.list_(pa.bool_(), 1)}),
+            ),
             "struct": pa.array(
                 [{"a": 1, "b": ["x"]}, None, {"a": None, "b": []}, {"a": 2, "b": None}, {"a": 3, "b": [""]}]
             ),
@@ -188,7 +195,8 @@ def test_others_read_csv(tmp_path: Path) -> None:
 
 def test_others_read_json(tmp_path: Path) -> None:
     table = TABLES["json"]
-    names = ["text", "whole", "large", "part", "yes", "list", "pair", "struct", "nothing"]
+    names = ["text", "whole", "large", "part", "yes", "list", "pair", "pairs", "inner"]
+    names += ["struct", "nothing"]
     files = write("json", table, tmp_path / "out")
     theirs = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
     assert [{name: row[name] for name in names} for row in theirs] == table.select(names).to_pylist()
