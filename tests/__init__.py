@@ -1,0 +1,1 @@
+"""Tests, as a package, so that `tests.cluster` is one."""
