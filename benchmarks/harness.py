@@ -249,7 +249,9 @@ def _in_own_process(name: str, contender: str, *, checking: bool = False) -> Mea
     )
     if done.returncode:
         raise SystemExit(f"benchmarks.{name} --contender {contender} ended with {done.returncode}")
-    return Measurement(**json.loads(done.stdout.splitlines()[-1]))
+    # Behind the measurement come lines that other libraries print when the process ends.
+    told = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+    return Measurement(**json.loads(told))
 
 
 def _say(text: str) -> None:
