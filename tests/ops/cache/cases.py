@@ -97,7 +97,7 @@ PLACES: dict[str, Callable[[af.Dataset, str], af.Dataset]] = {
     "folder": lambda ds, root: ds.cache(root),
     "compressed": lambda ds, root: ds.cache(root, compression="zstd"),
     "store": lambda ds, root: ds.cache(in_store(root)),
-    "two stores": lambda ds, root: ds.cache(in_store(root)).cache(f"{in_store(root)}-too"),
+    "two stores": lambda ds, root: ds.cache(in_store(root), compression="lz4").cache(f"{in_store(root)}-too"),
 }
 """Caches at or below a folder that exists."""
 

@@ -105,6 +105,10 @@ def test_hit_and_miss_give_equal_batches_and_equal_states(place: str, case: str,
             assert_same_batches(run(ds, states[step])[0], plain[step + 1 :], f"after batch {step}")
     if place == "store":
         assert run(CASES[case](numbers(7, 0, 5, 4), cache_at("folder", root)))[1] == states
+    if "spilled" in place:
+        roomy = CASES[case](numbers(7, 0, 5, 4), lambda ds: spilled(ds, root, 1 << 20))
+        assert [run(roomy)[1] for _ in range(2)] == [states] * 2, "where chunks are is in no state"
+        assert_same_batches(run(roomy, states[count // 2])[0], plain[count // 2 + 1 :])
 
 
 def is_chunk(path: str) -> bool:

@@ -629,7 +629,7 @@ def test_picked_columns_of_a_cache_that_cannot_be_filled(root: Path, monkeypatch
     check_resume(lambda: ds.batch(30))
 
 
-@pytest.mark.parametrize("count", [0, 39, 40, 130, 199, 500])
+@pytest.mark.parametrize("count", [0, 39, 40, 130, 199, 200, 500])
 def test_what_is_skipped_is_not_read(count: int, root: Path) -> None:
     ds = complete(root)
     check_resume(lambda: ds.skip(count).batch(7), in_full=False)
@@ -642,6 +642,16 @@ def test_what_is_skipped_is_not_read(count: int, root: Path) -> None:
         gc.collect()
         assert ids(complete(root, run=False).skip(count)) == first
         assert [path.stat().st_size for path in chunks_of(root)[:2]] == [0, 0]
+
+
+def test_states_of_skip_are_the_same_before_it_is_complete(root: Path) -> None:
+    def states() -> list[dict[str, Any]]:
+        iterator = iter(complete(root, run=False).skip(90).batch(10))
+        return [iterator.state_dict() for _ in iterator]
+
+    missed = states()
+    complete(root)
+    assert states() == missed
 
 
 def test_an_entry_is_an_ordinary_dataset(root: Path) -> None:
