@@ -31,11 +31,12 @@ pytestmark = pytest.mark.any_version
     ("size", "how"),
     [
         (4, {}),
+        (4, {"drop_remainder": True}),  # seventeen rows leave one
         (1, {"drop_remainder": True}),
         (18, {"drop_remainder": True}),
         (17, {"num_parallel_calls": 1}),
         (4, {"num_parallel_calls": 2}),
-        (18, {"num_parallel_calls": af.AUTOTUNE}),
+        (4, {"num_parallel_calls": af.AUTOTUNE}),
         (4, {"pad_remainder": True}),
         (17, {"pad_remainder": True}),
         (18, {"pad_remainder": True, "num_parallel_calls": 2}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import hypothesis
@@ -244,10 +245,10 @@ def test_what_is_no_key() -> None:
 
 
 @pytest.mark.parametrize("name", ["window_size", "max_groups", "max_lag_rows"])
-@pytest.mark.parametrize("value", [0, True, None, 1 << 63])
-def test_bad_arguments(name: str, value: Any) -> None:
-    arguments: dict[str, Any] = {"key": "id", "window_size": 2} | {name: value}
-    refused(af.PlanError, lambda: af.range(3).group_by_window(**arguments), "group_by_window", name)
+def test_bad_arguments(name: str) -> None:
+    for value in (0, -1, 1.0, True, "3", None, 1 << 63):
+        arguments: dict[str, Any] = {"key": "id", "window_size": 2} | {name: value}
+        refused(af.PlanError, partial(af.range(3).group_by_window, **arguments), "group_by_window", name)
 
 
 def test_an_enum_is_grouped_by_its_values() -> None:

@@ -50,7 +50,9 @@ def tokens(*rows: list[int] | None) -> af.Dataset:
     return af.from_arrow(pa.table({"tokens": pa.array(rows, pa.list_(pa.int32()))}))
 
 
-@pytest.mark.parametrize(("size", "drop_remainder"), [(4, False), (1, True), (13, False), (14, True)])
+@pytest.mark.parametrize(
+    ("size", "drop_remainder"), [(4, False), (4, True), (1, True), (13, False), (14, True)]
+)
 def test_contracts(size: int, drop_remainder: bool) -> None:
     check_operator(
         lambda ds: ds.padded_batch(size, lengths={"tokens": "n", "deep": "m"}, drop_remainder=drop_remainder),
