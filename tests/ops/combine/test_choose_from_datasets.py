@@ -70,6 +70,10 @@ def test_contracts(table: pa.Table, stop: bool, batched: bool, small_blocks: Non
     check_operator(apply, table, in_full=stop)
 
 
+def test_contracts_of_whole_blocks() -> None:
+    check_operator(lambda ds: af.choose_from_datasets([ds, ds], choices([0, 1] * 12)), NUMBERS, in_full=False)
+
+
 def test_contracts_of_the_numbers(small_blocks: None) -> None:
     """However the numbers are cut, too."""
     table = pa.table({"choice": pa.array(PATTERN, pa.int16())})

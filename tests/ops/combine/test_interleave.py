@@ -175,8 +175,8 @@ def test_contracts_of_generators_in_it() -> None:
 # ------------------------------------------------------------------------------------------- the rotation
 
 
-@pytest.mark.parametrize("block", [None, 1, 3, 100])
-@pytest.mark.parametrize("cycle", [1, 2, 3, 40])
+@pytest.mark.parametrize("block", [None, 1, 2, 3, 4, 100])
+@pytest.mark.parametrize("cycle", [1, 2, 3, 5, 40])
 def test_the_order_is_that_of_a_naive_rotation(cycle: int, block: int | None) -> None:
     rows = [3, 1, 2, 5, 0, 4, 2, 2, 6, 8, 7, 12, 5, 1]
     ds = af.from_arrow(pa.table({"row": rows})).with_options(SMALL)
@@ -363,6 +363,12 @@ def test_the_memory_is_that_of_the_cycle_and_given_back() -> None:
         stats = iterator.stats()
         assert stats.ledger_bytes == 0
         assert stats.ledger_peak_bytes < 8 << 20
+
+
+def test_it_stops_in_the_middle() -> None:
+    with iter(af.range(100).interleave(lambda row: af.range(1000).repeat(), cycle_length=5)) as iterator:
+        assert len(list(itertools.islice(iterator, 7))) == 7
+    assert iterator.stats().ledger_bytes == 0
 
 
 # ------------------------------------------------------------------------------------------- without order

@@ -229,6 +229,23 @@ def test_an_error_comes_behind_the_blocks_before_it() -> None:
         refused(af.FunctionError, lambda: list(iterator), "far in")
 
 
+def test_it_nests() -> None:
+    inner = af.sample_from_datasets(
+        [numbers(9, 9), numbers(5)], [2, 1], stop="all_exhausted_without_replacement"
+    )
+    ds = af.sample_from_datasets([inner.repeat(2), numbers(7)], seed=3).shuffle(4, seed=1).batch(4)
+    check_resume(lambda: ds)
+    assert rows_of(ds) != rows_of(ds, epoch=1)
+
+
+@pytest.mark.slow
+def test_as_many_inputs_as_there_may_be_keep_a_state_small() -> None:
+    one = numbers(60).filter(pl.col("row") > 1).shuffle(50).repeat(9)
+    with iter(af.sample_from_datasets([one] * mixing.MAX_DATASETS, seed=1).batch(300)) as iterator:
+        assert len(list(itertools.islice(iterator, 5))) == 5
+        assert len(json.dumps(iterator.state_dict())) < 1 << 16
+
+
 def test_many_inputs_keep_a_state_small() -> None:
     """It grows by as much for each: so many inputs as there may be take seconds to run."""
     one = numbers(60).filter(pl.col("row") > 1).shuffle(50).repeat(9)

@@ -115,6 +115,13 @@ def test_without_an_order_rows_stay_together() -> None:
         assert found.column("row").equals(found.column("other")) and found.num_rows == 60
 
 
+def test_it_nests_and_repeats() -> None:
+    inner = af.zip(numbers(4, 3), other(2, 9).shuffle(3, seed=1))
+    ds = af.zip(inner.repeat(2), af.range(13)).batch(3)
+    assert rows_of(ds) == [*range(7), *range(6)]
+    check_resume(lambda: ds)
+
+
 def test_a_cache_may_stand_in_it_twice() -> None:
     below = numbers(3, 4).shuffle(7, seed=1).cache()
     ds = af.zip(below, below.rename({"row": "same"}))
@@ -129,6 +136,7 @@ def test_inside_of_what_a_function_returns() -> None:
 
     ds = af.range(3).interleave(pairs, cycle_length=2, block_length=1)
     assert rows_of(ds, "x") == [0, 10, 1, 11, 20, 21]
+    check_resume(lambda: ds)
 
 
 WRONG: Any = [af.range(2), af.range(3)]
