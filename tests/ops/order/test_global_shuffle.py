@@ -257,7 +257,7 @@ def test_few_rows(tmp_path: Path, count: int) -> None:
     for ds in (read, in_memory, af.range(count).rename({"id": "row"}), numbers(count).cache()):
         assert sorted(rows_of(ds.shuffle(seed=1))) == list(range(count))
         assert ds.shuffle().num_rows == count
-    check_resume(lambda: read.shuffle(seed=1).batch(1))
+        check_resume(lambda ds=ds: ds.shuffle(seed=1).batch(1))  # type: ignore[misc]
 
 
 # ------------------------------------------------------------------------------------------- rows

@@ -66,10 +66,12 @@ def test_contracts_of_other_sources(tmp_path: Path, source: str) -> None:
         "numbers": af.range(20).with_columns(w="id"),
     }
     again = source in ("memory", "some rows")
-    check_dataset(
-        lambda: sources[source].sample(11, weights="w", replacement=again, seed=3).drop("w").batch(2),
-        epochs_differ=True,
-    )
+
+    def drawn(replacement: bool) -> af.Dataset:
+        return sources[source].sample(11, weights="w", replacement=replacement, seed=3).drop("w").batch(2)
+
+    check_dataset(lambda: drawn(again), epochs_differ=True)
+    check_resume(lambda: drawn(not again))
 
 
 @pytest.mark.parametrize("batch_size", [3, 7])
@@ -211,7 +213,7 @@ def test_weights_that_are_refused(weights: Any, n: int, texts: list[str]) -> Non
 BAD: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a list": ([1, 2], ("name of a column",)),
     "unknown": ("x", ("'x'",)),
-    "two columns": (pl.col("row", "w"), ("2 columns",)),
+    "two columns": (pl.all(), ("2 columns",)),
     "texts": (pl.lit("a"), ("string", "numbers")),
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.optimizer import RULES
-from arrowflow.testing import batches_of, check_operator
+from arrowflow.testing import batches_of, check_operator, check_resume
 from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, rows_of, sizes
 
 pytestmark = pytest.mark.any_version
@@ -42,12 +42,15 @@ def test_each_epoch_counts_anew() -> None:
 @pytest.mark.parametrize("disabled", [(), ALL_RULES])
 def test_rules_do_not_renumber(disabled: tuple[str, ...]) -> None:
     """Neither may a `skip` or a `filter` pass it, nor the order of a source follow a `shuffle` above it."""
-    given = af.range(10).with_options(af.Options(disabled_rules=disabled))
+    options = af.Options(disabled_rules=disabled)
+    given = af.range(10).with_options(options)
     numbered = given.enumerate(start=100)
     assert rows_of(numbered.skip(7), "index") == [107, 108, 109]
     assert rows_of(numbered.filter(pl.col("id") > 7), "index") == [108, 109]
     assert rows_of(given.filter(pl.col("id") > 7).enumerate(), "index") == [0, 1]
     assert rows_of(numbered.take(2).select("index"), "index") == [100, 101]
+    alone = af.from_arrow(NUMBERS).enumerate().select("index").with_options(options)
+    assert rows_of(alone, "index") == list(range(17)), "no column of the source is wanted"
     shuffled = numbered.shuffle(10, seed=1)
     assert rows_of(shuffled, "index") == [100 + value for value in ids(shuffled)]
 
@@ -62,6 +65,7 @@ def test_the_column_is_nobody_elses() -> None:
 def test_twice_under_two_names() -> None:
     ds = af.range(6).enumerate().filter(pl.col("id") % 2 == 1).enumerate(name="odd")
     assert ds.to_table().to_pydict() == {"odd": [0, 1, 2], "index": [1, 3, 5], "id": [1, 3, 5]}
+    check_resume(lambda: numbers(4, 4).enumerate().shuffle(3, seed=1).enumerate(name="second").batch(3))
     refused(af.PlanError, lambda: af.range(3).enumerate().enumerate(), "enumerate", "'index'", "name=")
     late = af.range(3).map(lambda batch: batch.rename_columns(["index"])).enumerate()
     refused(af.PlanError, lambda: batches_of(late), "enumerate", "'index'")

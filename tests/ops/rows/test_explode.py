@@ -25,7 +25,9 @@ def naive(rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("column", ["list", "large_list", "vector"])
 def test_contracts(column: str) -> None:
-    table = ALL_TYPES_INSIDE.select(["row", "text", "dictionary", "struct", column])
+    """Columns of all types repeat; where each cut is tried, some."""
+    some = ["row", "text", "dictionary", "struct", column]
+    table = ALL_TYPES_INSIDE if column == "vector" else ALL_TYPES_INSIDE.select(some)
     check_operator(lambda ds: ds.explode(column), table, in_full=column == "list")
 
 
