@@ -138,8 +138,16 @@ class Stored:
             Path(name).write_bytes(data) if self.place == "folder" else self.files.pipe_file(name, data)
 
 
-@pytest.mark.parametrize("place", ["folder", "store"])
-@pytest.mark.parametrize("case", ["alone", "twice", "in batches", "of a function", "of a filter"])
+@pytest.mark.parametrize(
+    ("place", "case"),
+    [
+        *itertools.product(
+            ["folder", "store"], ["alone", "twice", "in batches", "of a function", "of a filter"]
+        ),
+        ("folder", "of a shuffle"),
+        ("folder", "of a repeat"),
+    ],
+)
 def test_any_mixture_of_chunks_gives_the_same_rows(place: str, case: str, root: str) -> None:
     def made() -> af.Dataset:
         return CASES[case](numbers(7, 0, 5, 4), cache_at(place, root))

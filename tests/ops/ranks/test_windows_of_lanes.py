@@ -33,7 +33,7 @@ STEP, SOME, ALL = 1, 4096, lane_kernels.PART_BYTES
 @pytest.mark.parametrize(
     ("size", "batch", "part_bytes"),
     [
-        (1600, 1600, ALL),  # a window is a step
+        *((1600, 1600, part_bytes) for part_bytes in (STEP, ALL)),  # a window is a step
         *((1630, 320, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # windows end within steps
         *((100_000, 640, part_bytes) for part_bytes in (STEP, SOME)),  # one window has all rows
         (2048, 160, SOME),
