@@ -104,6 +104,7 @@ def test_a_change_in_the_middle_of_an_epoch(
         with pytest.raises(af.SourceError, match=CHANGES[change]) as caught:
             take_rest(running, found)
     assert caught.value.file == str(path)
+    assert str(caught.value).startswith(f"read_{suffix}: the file ")
     assert found == list(range(100_000, 100_000 + len(found)))
 
 
