@@ -106,6 +106,11 @@ def test_contracts_on_all_types() -> None:
     sizes=st.lists(st.integers(0, 7), min_size=1, max_size=3).filter(any),
     most_keys=st.integers(0, 3) | st.just(groups.MAX_EMITTED_KEYS),
 )
+@hypothesis.example(
+    keys=[0, 1, 2, None, None, 2, 1, 0], size=2, max_groups=2, lag=1000, sizes=[3], most_keys=9
+)
+@hypothesis.example(keys=[5, 0, 0, 1, 1, 2, 2, 5], size=2, max_groups=6, lag=1000, sizes=[1], most_keys=2)
+@hypothesis.example(keys=[0, 1, 1, 2, 0, 2, 2, 2], size=2, max_groups=6, lag=4, sizes=[8], most_keys=9)
 def test_batches_are_those_of_the_definition(
     monkeypatch: pytest.MonkeyPatch,
     keys: list[int | None],

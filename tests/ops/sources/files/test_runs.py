@@ -177,7 +177,9 @@ def test_one_call_reads_many_small_files(many: Path, monkeypatch: pytest.MonkeyP
         assert [batch.to_pydict() for batch in resumed(ds.skip(1).batch(4), taken)] == expected[taken:]
 
 
-@pytest.mark.parametrize(("broken", "cut"), [(1, 2), (2, 2), (50, 2), (99, 2), (1, 60), (2, 60), (50, 60), (99, 60)])
+@pytest.mark.parametrize(
+    ("broken", "cut"), [(1, 2), (2, 2), (50, 2), (99, 2), (1, 60), (2, 60), (50, 60), (99, 60)]
+)
 def test_a_broken_file_comes_after_all_rows_before_it(many: Path, broken: int, cut: int) -> None:
     path = many / f"{broken:03}.parquet"
     data = path.read_bytes()  # without its footer's end, or with rows of other bytes
