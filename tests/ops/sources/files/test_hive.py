@@ -25,7 +25,7 @@ from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.ops.sources.files.partitions import discover
 from arrowflow.ops.sources.from_memory import normalised_schema
 from arrowflow.storage import File
-from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
+from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset, check_resume
 from tests.formats.tfrecords import encoded, framed
 from tests.ops.sources.files.written import write_file
 from tests.ops.tables import Apply, refused, rows_of, stands_for_all
@@ -78,6 +78,8 @@ def test_folders_give_columns(tmp_path: Path, suffix: str, read: Callable[..., a
     assert read(tmp_path, partitioning=None).schema.names == ["row", "text"]
     if suffix == ".csv":
         check_dataset(lambda: read(tmp_path).batch(4), in_full=True)
+    else:
+        check_resume(lambda: read(tmp_path).batch(4), in_full=False)
 
 
 def test_the_same_as_pyarrow_and_polars(tree: Path) -> None:

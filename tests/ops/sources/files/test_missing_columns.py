@@ -12,7 +12,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.errors import PlanError, SchemaError
-from arrowflow.testing import check_dataset
+from arrowflow.testing import check_dataset, check_resume
 from tests.ops.sources.files.written import write_file
 
 ROWS: list[list[dict[str, Any]]] = [
@@ -42,6 +42,8 @@ def test_rows(tmp_path: Path, kind: str) -> None:
     assert ds.select("d").skip(2).to_table().to_pydict() == {"d": [None, True]}
     if kind == "parquet":
         check_dataset(lambda: ds.batch(2), in_full=True)
+    else:
+        check_resume(lambda: ds.batch(2), in_full=False)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "ipc", "csv"])
