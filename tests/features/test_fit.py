@@ -28,7 +28,7 @@ from arrowflow.features.quantiles import BLOCK_ROWS, Quantiles
 from tests.effort import scaled
 from tests.ops.tables import refused
 
-ROWS = 80_000  # more than one block
+ROWS = 150_000  # two blocks of numbers, also without nulls: they are merged
 GAMMA = np.random.default_rng(1).gamma(2.0, 1.0, ROWS)
 TABLE = pl.DataFrame(
     {
@@ -134,7 +134,7 @@ def test_buckets_of_several_blocks(size: int, monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_depends_on_how_rows_are_cut_or_on_threads(
     stats: af.FeatureStatistics, tmp_path: Path
 ) -> None:
-    af.from_arrow(TABLE).write_parquet(tmp_path / "data", shard_rows=30_000, row_group_rows=7_001)
+    af.from_arrow(TABLE).write_parquet(tmp_path / "data", shard_rows=40_000, row_group_rows=7_001)
     rows = af.read_parquet(str(tmp_path / "data/*.parquet"))
     for budget in (1, 2):
         found = rows.with_options(af.Options(cpu_budget=budget)).fit(**EVERYTHING)
@@ -206,7 +206,7 @@ def test_a_filter_and_a_split_are_honoured() -> None:
 
 
 def test_parts_are_merged(stats: af.FeatureStatistics) -> None:
-    parts = [af.from_arrow(TABLE.slice(start, 30_000)).fit(**EVERYTHING) for start in range(0, ROWS, 30_000)]
+    parts = [af.from_arrow(TABLE.slice(start, 50_000)).fit(**EVERYTHING) for start in range(0, ROWS, 50_000)]
     merged = parts[0].merge(*parts[1:])
     assert merged.mean("price") == pytest.approx(stats.mean("price"), rel=1e-12)
     assert merged.std("price") == pytest.approx(stats.std("price"), rel=1e-12)
