@@ -58,18 +58,19 @@ def delivered(batch: Any) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("way", ["chunks", "batches", "collated"])
+@pytest.mark.parametrize("way", ["chunks", "batches", "collated chunks", "collated batches"])
 @all_loaders
 def test_a_state_after_any_batch_goes_on_with_the_next(name: str, way: str) -> None:
-    """Whatever was made ahead of it. The last way also leaves out a column."""
+    """Whatever was made ahead of it. The last two ways also leave out a column."""
+    kind, is_collated = way.rpartition(" ")[2], "collated" in way
 
     def make() -> Loader[Any]:
-        if way != "collated":
-            return load(rows().prefetch(2) if way == "chunks" else rows().batch(4), name)
-        return load(rows().with_columns(y=pl.lit(1)).batch(4), name, columns=["id"], collate=delivered)
+        data = rows().with_columns(y=pl.lit(1)) if is_collated else rows()
+        data = data.prefetch(2) if kind == "chunks" else data.batch(4)
+        return load(data, name, columns=["id"], collate=delivered) if is_collated else load(data, name)
 
     def values(batch: Any) -> list[int]:
-        found: list[int] = batch if way == "collated" else delivered(batch)
+        found: list[int] = batch if is_collated else delivered(batch)
         return found
 
     loader = make()

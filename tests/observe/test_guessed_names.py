@@ -152,6 +152,9 @@ def test_names_in_the_code_exist_and_guesses_do_not() -> None:
         assert pieces_of(code), f"{code} has no code"
         for module, name in re.findall(r"\b(ds|af|pl|pa)\.(\w+)", " ".join(pieces_of(code))):
             assert hasattr(owners[module], name), code
+        if FRAMEWORKS & packages_of(code):  # which runs only with the slow tests
+            for name in re.findall(r"\.(\w+)\(", " ".join(pieces_of(code))):
+                assert hasattr(af.Dataset, name), code
     there = [name for name in OF_DATASET if hasattr(af.Dataset, name)]
     there += [name for name in OF_LIBRARY if hasattr(af, name)]
     assert not there, f"these exist now, so take them out of OF_DATASET and OF_LIBRARY: {there}"

@@ -90,7 +90,7 @@ def test_the_rows_of_a_batch_are_found(path: Path, name: str, epoch: int) -> Non
 @pytest.mark.parametrize("name", sorted(SEEKS))
 def test_nothing_is_run_up_to_the_batch(path: Path, name: str) -> None:
     prepared = PLANS[name](path)._ready()
-    assert position_at(prepared.optimised, 20, 1) is not None
+    assert position_at(prepared.optimised, 10, 1) is not None
 
 
 def test_steps_that_are_left_out_are_found_too(path: Path) -> None:

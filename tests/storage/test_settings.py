@@ -271,9 +271,20 @@ def users(address: str, options: dict[str, Any]) -> dict[str, Callable[[], objec
     [
         (
             {"access_kye": 1},
-            ["has 'access_kye', which the client of s3:// does not know", "access_key", "endpoint_url"],
+            [
+                "storage_options has 'access_kye', which the client of s3:// does not know",
+                "access_key",
+                "endpoint_url",
+            ],
         ),
-        ({"client_kwarg": {}, **KEYS}, ["has 'client_kwarg', which the client of s3:// does not know"]),
+        (
+            {"client_kwarg": {}, **KEYS},
+            [
+                "storage_options has 'client_kwarg', which the client of s3:// does not know",
+                "access_key",
+                "endpoint_url",
+            ],
+        ),
         ({"keyy": 1}, ["storage_options has 'keyy'", "did you mean 'key'?", "access_key, anon"]),
         ({"region": "eu", "anonn": True}, ["storage_options has 'anonn'", "did you mean 'anon'"]),
         ({"region": 5}, ["storage_options['region']", "expected a string, got int"]),

@@ -60,8 +60,9 @@ def test_whole_numbers_of_each_type(dtype: Any) -> None:
     assert made_by(text) == "arrow"
 
 
-# Each type of values with one way, and one of them with each.
+# Each type of values with one way, and one of them with each; codes are a dictionary, also where there is no default.
 WAYS = [*((name, "texts", "value") for name in NEW), *(("nulls", *way) for way in product(KINDS, DEFAULTS))]
+WAYS += [("codes", "numbers", "none"), ("codes", "texts", "null")]
 
 
 @pytest.mark.parametrize(("name", "kind", "default"), dict.fromkeys(WAYS))
