@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.orc
 import pytest
@@ -133,6 +134,13 @@ def test_files_without_rows(tmp_path: Path) -> None:
     write(tmp_path / "b.orc", TABLE.slice(0, 9))
     assert af.read_orc(tmp_path / "a.orc").to_table().num_rows == 0
     assert af.read_orc(tmp_path).num_rows == 9
+
+
+def test_schema_and_folders(tmp_path: Path) -> None:
+    write(tmp_path / "day=1" / "a.orc", pa.table({"x": pa.array([1, 2], pa.int32())}))
+    write(tmp_path / "day=2" / "a.orc", pa.table({"y": [0]}))
+    ds = af.read_orc(tmp_path, schema={"x": pa.int64(), "day": pa.int64()}, filter=pl.col("day") > 0)
+    assert ds.to_table().to_pydict() == {"x": [1, 2, None], "day": [1, 1, 2]}
 
 
 def test_files_that_are_cut_short_or_foreign(tmp_path: Path) -> None:

@@ -89,6 +89,13 @@ def test_footer(folder: Path) -> None:
     assert "details" not in repr(footer), "it is not printed whole"
 
 
+def test_offset(folder: Path) -> None:
+    store, footer = open_footer(PARQUET, folder / "all.parquet")
+    for offset in (0, 1, 3, 4, 9):
+        found = read_split(PARQUET, store, footer, footer.splits[1], pa.schema({"a": pa.int32()}), offset)
+        assert found.column(0).to_pylist() == [4, 5, 6, 7][offset:]
+
+
 def test_offset_across_batches() -> None:
     batches = [pa.RecordBatch.from_pydict({"a": values}) for values in ([1, 2], [3], [4, 5])]
     for offset in range(6):
