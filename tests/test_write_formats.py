@@ -117,6 +117,8 @@ def test_rows_are_read_back(tmp_path: Path, format: str) -> None:
     assert [file.name for file in files] == [f"part-0000{number}.{ENDINGS[format]}" for number in range(2)]
     found = getattr(af, f"read_{format}")(tmp_path / "out", schema=table.schema).to_table()
     assert found.combine_chunks().equals(table)
+    name = tmp_path / f"one.{ENDINGS[format]}"
+    refused(af.PlanError, lambda: getattr(af.range(4), f"write_{format}")(name), "folder of files", name.name)
 
 
 NO_ROWS = {"csv": None, "json": b"", "tfrecord": b"", "webdataset": None}
