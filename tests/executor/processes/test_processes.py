@@ -889,25 +889,28 @@ def test_a_worker_counts_operators_that_failed_as_its_parent_does() -> None:
 def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processes = RunProcesses(WallClock(), 60.0)
+    processes, given = RunProcesses(WallClock(), 60.0), list[children.Child]()
     step, give_back = children.Child.call, children.give_back
 
     def ends_during(self: children.Child, *arguments: Any) -> pa.RecordBatch:
         processes.leave(60.0)
         return step(self, *arguments)
 
-    def ends_before(child: children.Child, now: float, seconds: float) -> list[str]:
-        processes.leave(60.0)
+    def noted(child: children.Child, now: float, seconds: float) -> list[str]:
+        given.append(child)
+        if when != "during the call":
+            processes.leave(60.0)
         return give_back(child, now, seconds)
 
     if when == "during the call":
         monkeypatch.setattr(children.Child, "call", ends_during)
-    else:
-        monkeypatch.setattr(children, "give_back", ends_before)
+    monkeypatch.setattr(children, "give_back", noted)
     spec = KernelSpec(operator="map", kind="stateless", make=Counting)
     made = processes.call(spec, 0, batch_of(1), Origin(0))
     assert isinstance(made, pa.RecordBatch) and made["x"].to_pylist() == [0, 1, 1]
-    assert children._idle and all(one.waits and not one.known for one in children._idle)
+    (one,) = given
+    assert one is children._idle[-1]
+    assert not one.known and one.waits
 
 
 def test_messages_come_whole_or_not_at_all() -> None:
