@@ -405,7 +405,7 @@ def test_values_of_many_levels(tmp_path: Path) -> None:
 
 def test_levels_that_are_few_enough(tmp_path: Path) -> None:
     for levels in (63, 64):  # and the object around them
-        path = write(tmp_path, f'{{"x":{"[" * levels}"]]]"{"]" * levels}}}\n'.encode(), f"{levels}.json")
+        path = write(tmp_path, f'{{"x":{"[" * levels}"[[[]]]"{"]" * levels}}}\n'.encode(), f"{levels}.json")
     assert af.read_json(tmp_path / "63.json").to_table().num_rows == 1
     refused(lambda: af.read_json(path), SourceError, "nested deeper")
 
