@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
@@ -37,6 +38,7 @@ from tests.executor.fakes import (
     source,
     start,
     stepper,
+    value_of,
     values_from,
     values_of,
 )
@@ -399,6 +401,14 @@ def test_an_interrupt_at_any_point_of_a_finalizer_stops_the_run() -> None:
         if interrupter.points < at:
             break
     assert at > 20
+
+
+def test_many_runs_at_once() -> None:
+    with ExitStack() as stack:
+        runs = [running(source(20), function(), serial(), cpu_budget=2) for _ in range(12)]
+        steps = zip(*(items_of(stack.enter_context(run)) for run in runs), strict=True)
+        found = [[value_of(item.chunk) for item in step] for step in steps]
+    assert found == [[value] * 12 for value in range(20)]
 
 
 def test_next_below_its_own_run_is_an_error_and_no_deadlock() -> None:

@@ -66,7 +66,7 @@ def test_the_error_says_how_to_name_them_by_their_places(tmp_path: Path) -> None
 
 def test_names_that_stand_twice_in_a_later_file(tmp_path: Path) -> None:
     pq.write_table(twice().select([1, 2]), tmp_path / "0.parquet")
-    pq.write_table(twice(), tmp_path / "1.parquet")
+    pq.write_table(twice(), tmp_path / "1.parquet", row_group_size=2)
     with pytest.raises(SchemaError, match=r"several called \['a'\].*1.parquet"):
         af.read_parquet(tmp_path).to_table()
     found = af.read_parquet(tmp_path / "1.parquet", columns=["s", "b"]).to_table()
