@@ -299,6 +299,14 @@ def test_ranks_are_within_the_bound(sizes: list[int], seed: int) -> None:
         assert found.tolist() == np.quantile(values, shares, method="lower").tolist()
 
 
+def test_merges_of_a_level_take_the_even_and_the_odd_values_in_turn() -> None:
+    """Else all of them would round to the same side, and their errors add up."""
+    sketch = Quantiles()
+    for blocks in range(1, 9):
+        sketch.add(np.arange(BLOCK_ROWS, dtype=np.float64))
+        assert sketch.odd == {level for level in range(3) if blocks >> (level + 1) & 1}
+
+
 @pytest.mark.parametrize("count", [0, 7, 4_095, 30_000])
 def test_distinct_values_are_counted_to_within_five_percent(count: int) -> None:
     distinct = Distinct()
