@@ -91,6 +91,7 @@ def test_pieces_are_left_out(kind: str) -> None:
     check_dataset(make)
 
 
+@pytest.mark.slow
 def test_worker_processes_leave_out_the_same(tmp_path: Path) -> None:
     ds = numbers(30, 25).with_options(SMALL)
     options: Any

@@ -97,7 +97,7 @@ def test_an_object_that_becomes_shorter_in_an_epoch(
         refused(af.SourceError, ds.to_table, "there is no such file")
 
 
-@pytest.mark.parametrize("rows", [500, 2000])
+@pytest.mark.parametrize("rows", [500, pytest.param(2000, marks=pytest.mark.slow)])
 def test_files_are_listed_again_after_a_change(s3_server: S3Server, filesystem: Any, rows: int) -> None:
     """As the error says: the next epoch of the same dataset, or of its loader, has the rows of the new object."""
     bucket = s3_server.bucket()

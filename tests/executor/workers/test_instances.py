@@ -99,7 +99,7 @@ class Looking:
         self.made.close()
 
 
-@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("executor", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_connection_that_belongs_to_one_thread(executor: Any) -> None:
     ds = NUMBERS.map(Looking, format="numpy", num_parallel_calls=2, executor=executor)
     assert ds.to_table()["square"].to_pylist() == [number * number for number in range(400)]

@@ -359,6 +359,7 @@ def keys(server: S3Server, bucket: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_an_entry_in_s3(s3_server: S3Server, s3_proxy: Proxy) -> None:
     bucket = s3_server.bucket()
     place = in_s3(s3_server, bucket, s3_proxy.url)
@@ -385,6 +386,7 @@ def test_an_entry_in_s3(s3_server: S3Server, s3_proxy: Proxy) -> None:
     assert len({key.split("/")[2] for key in keys(s3_server, bucket)}) == 1, "one entry"
 
 
+@pytest.mark.slow
 def test_an_entry_in_s3_through_faults(s3_server: S3Server, s3_proxy: Proxy) -> None:
     """Also where a put succeeds and its answer is lost: the next try finds the object, as if of another writer."""
     faults: Iterator[Fault | None] = itertools.cycle(("lost", None, "unavailable", None, "reset"))
