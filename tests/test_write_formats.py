@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 import struct
 import tarfile
 from collections.abc import Iterator
@@ -202,6 +203,35 @@ def test_others_read_json(tmp_path: Path) -> None:
     files = write("json", table, tmp_path / "out")
     theirs = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
     assert [{name: row[name] for name in names} for row in theirs] == table.select(names).to_pylist()
+
+
+def nested_type(draw: random.Random, depth: int) -> pa.DataType:
+    if not depth:
+        return pa.int64()
+    one, other = (nested_type(draw, depth - 1) for _ in range(2))
+    size = draw.randrange(1, 4)
+    return draw.choice([pa.list_(one, size), pa.list_(one), pa.struct({"a": one, "b": other})])
+
+
+def nested_value(draw: random.Random, type: pa.DataType) -> Any:
+    if draw.random() < 0.3:
+        return None
+    if pa.types.is_struct(type):
+        return {field.name: nested_value(draw, field.type) for field in type}
+    if pa.types.is_int64(type):
+        return draw.randrange(100)
+    size = type.list_size if pa.types.is_fixed_size_list(type) else draw.randrange(4)
+    return [nested_value(draw, type.value_type) for _ in range(size)]
+
+
+def test_python_reads_nested_columns_of_json(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    for number in range(30):
+        type = nested_type(draw, draw.randrange(4))
+        rows = [nested_value(draw, type) for _ in range(7)]
+        files = write("json", pa.table({"x": pa.array(rows, type)}), tmp_path / str(number))
+        found = [json.loads(line)["x"] for file in files for line in file.read_text("utf-8").splitlines()]
+        assert found == rows, type
 
 
 def features(file: Path) -> Iterator[dict[str, Any]]:

@@ -44,8 +44,8 @@ PINNED_SHARE: Final = 1.25
 """Chunks are kept as they are if their buffers take no more than this, for each byte of their rows."""
 
 FIRST_BYTES: Final = 256 << 20
-"""Most bytes that the first epoch keeps. To get 1 GiB of new memory takes 0.1 s, but 2 s in some virtual machines, which get
-each page from their host at its first use."""
+"""Most bytes that the first epoch keeps. To get 1 GiB of new memory takes 0.1 s. It takes 2 s in some virtual machines, which
+get each page from their host at its first use."""
 
 DEAR_SECONDS: Final = 1e-9
 """CPU time of decoding, a byte, from which on copies pay: 4 times that of a copy. `stream` takes 5 to 15 ns, `wide` 1.8, and

@@ -1,4 +1,4 @@
-"""Lists of fixed size, which Polars 1.35 misreads behind a null: it writes nulls to JSON in place of their values."""
+"""Lists of fixed size, as Polars 1.35 writes them to JSON: behind a null one it writes nulls, or the values of another list."""
 
 from __future__ import annotations
 
@@ -19,24 +19,18 @@ def variable_lists(array: Any) -> Any:
         (LargeListType(large_list<item: int64>), [None, [1, 2]])
     """
     type = array.type
-    if pa.types.is_struct(type):
-        fields = [variable_lists(child) for child in array.flatten()]
-        names = [field.name for field in type]
-        return pa.StructArray.from_arrays(fields, names=names, mask=array.is_null())
-    if not (pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)):
+    if not _has_fixed_lists(type):
         return array
+    if pa.types.is_struct(type):
+        children = [variable_lists(child) for child in array.flatten()]
+        names = [field.name for field in type]
+        return pa.StructArray.from_arrays(children, names=names, mask=array.is_null())
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     offsets = pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
     values = variable_lists(array.flatten())  # without what lies beneath nulls
     return pa.LargeListArray.from_arrays(offsets, values, mask=array.is_null())
 
 
-def has_fixed_lists(type: pa.DataType) -> bool:
-    """Returns whether a type has lists of fixed size.
-
-    Examples:
-        >>> has_fixed_lists(pa.struct({"x": pa.list_(pa.int8(), 2)})), has_fixed_lists(pa.list_(pa.int8()))
-        (True, False)
-    """
+def _has_fixed_lists(type: pa.DataType) -> bool:
     inner = (type.field(index).type for index in range(type.num_fields))
-    return pa.types.is_fixed_size_list(type) or any(map(has_fixed_lists, inner))
+    return pa.types.is_fixed_size_list(type) or any(map(_has_fixed_lists, inner))

@@ -14,7 +14,7 @@ from pyarrow import csv
 from arrowflow.errors import PlanError, WriteError, closest, shown
 from arrowflow.lazy import compute as pc
 from arrowflow.lazy import parquet as pq
-from arrowflow.workarounds.fixed_lists import has_fixed_lists, variable_lists
+from arrowflow.workarounds.fixed_lists import variable_lists
 
 PARQUET_CODECS: Final = ("brotli", "gzip", "lz4", "none", "snappy", "zstd")
 IPC_CODECS: Final = ("lz4", "none", "zstd")
@@ -137,10 +137,7 @@ class JsonEncoder(Encoder):
                     f"column {name!r}: JSON has no place for NaN and infinity, which would become null; make them null, or "
                     "write Parquet files"
                 )
-        columns = [
-            pa.chunked_array(map(variable_lists, column.chunks)) if has_fixed_lists(column.type) else column
-            for column in group.columns
-        ]
+        columns = [pa.chunked_array(map(variable_lists, column.chunks)) for column in group.columns]
         lines = io.BytesIO()
         pl.DataFrame(pa.table(columns, names=group.column_names)).write_ndjson(lines)
         self._sink.write(lines.getbuffer())
