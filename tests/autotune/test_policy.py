@@ -158,7 +158,7 @@ def test_calls_in_flight_stay_within_what_was_asked_for(work: Work) -> None:
 
 CALM_SECONDS = float(max(300, scaled(300)))
 TRIES = math.ceil(CALM_SECONDS / LAST_REST_SECONDS) + 1
-"""Of one kind at one stage: rests have grown to a minute by then (1 + 2 + 4 + … + 32 s = 63 s)."""
+"""Most tries of one kind at one stage. Rests double, so they have grown to a minute after 63 s."""
 CHANGES_OF_A_TRY = 3
 """Calls that hold the interpreter lock are let go, let run alone, and capped again; other trials have two."""
 

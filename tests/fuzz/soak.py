@@ -1,7 +1,7 @@
 """Four pipelines for a long time, with faults and random ends: `python -m tests.fuzz.soak --minutes 30`.
 
 Each pipeline is run again and again, each time under other budgets. Runs end at the end, by `close`, by being forgotten,
-by an error of a function or of a damaged file, or go on from a state. The program prints memory, threads and open files
+or by an error of a function or of a damaged file. Others go on from a state. The program prints memory, threads and open files
 once a minute. It exits with 1 if the memory grows, or if threads or files are left.
 """
 

@@ -97,8 +97,8 @@ def _polars(table: pa.Table, source: pl.Expr) -> pa.ChunkedArray:
 def _spread(frame: pl.DataFrame, source: pl.Expr) -> pl.Series:
     """Returns the values of `source`, one for each row.
 
-    Where all rows take one branch of a `when`, and that is a constant, Polars may make one value of it and refuse to
-    put that into a frame. Whether it does depends on the data.
+    All rows may take one branch of a `when`. If that is a constant, Polars may make one value of it, and refuse to put
+    that into a frame. Whether it does depends on the data.
     """
     try:
         return frame.with_columns(source.alias("out")).get_column("out")

@@ -514,7 +514,7 @@ def test_finished_elements_are_not_opened_again() -> None:
     with iter(ds) as iterator:
         iterator.load_state_dict(json.loads(state))
         assert pairs(iterator) == expected
-    # Of the first nine rows five are of element 0, two of 1, and two of 2, which is known to be at its end or not.
+    # Of the first nine rows five are of element 0, two of 1, and two of 2. Whether 2 is at its end may be known or not.
     assert sorted(seen) == [0, 2, 3, 4, 5]
 
 
