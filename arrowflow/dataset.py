@@ -444,6 +444,7 @@ class Dataset:
 
         OpenCV (extra `images`) decodes on the pipeline's threads, without the interpreter lock, and shrinks a large JPEG
         while it decodes. EXIF orientation is applied. Null stays null. Loaders hand the column out as `(B, H, W, C)`.
+        Where nothing is drawn, later epochs take pixels from memory, as far as `Options.keep` allows.
 
         Shuffle and filter before this operator, while images are still small.
 

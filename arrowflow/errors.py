@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _USER: Final = re.compile(r"(://)[^/?#@\s'\"]*:[^@'\"]*@(?:[^/?#@\s'\"]*@)*|(https?://)[^/?#@\s'\"]+@")
@@ -187,6 +187,17 @@ def repeated(names: Iterable[str]) -> list[str]:
         ['a']
     """
     return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def some(names: Sequence[object], most: int = 3) -> str:
+    """Returns the first of some names, and how many more there are.
+
+    Examples:
+        >>> some(["a", "b", "c", "d", "e"])
+        "'a', 'b', 'c' and 2 more"
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def said(error: BaseException) -> str:

@@ -111,10 +111,10 @@ class Options(Settings):
             that was taken with others is refused. Default: 4 MiB.
         close_timeout: Seconds that `close()` waits for a user function that does not return. Then `close()` kills a
             function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
-        keep: The memory for decoded rows of files, which later epochs of the same dataset or loader then do not decode
-            again. It is part of `ram_budget`, and goes before any call waits. `"auto"` is half of the budget; the first epoch
+        keep: The memory for decoded rows of files and pixels of images, which later epochs of the same dataset or loader then
+            do not decode again. It is part of `ram_budget`, and goes before any call waits. `"auto"` is half of the budget; the first epoch
             keeps rows only if all take 256 MiB at most. Where batches are the source's own memory, as without a shuffle or
-            lanes, copies are kept from the second epoch on, if decoding took several times as long as a copy.
+            lanes, copies are kept from the second epoch on, if decoding took several times as long as a copy. So are pixels.
             A size, as `"4GiB"`, may be taken from the first epoch on, and for any copies. False keeps nothing.
             Default: `"auto"`.
         retries: How often a read of a file that is not local is tried again after a failure that may pass: a time-out, a

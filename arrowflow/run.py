@@ -22,7 +22,7 @@ from arrowflow.errors import BudgetError
 from arrowflow.executor import Engine, Planning
 from arrowflow.executor.limits import MAX_CALLS_BESIDE
 from arrowflow.expr import forget_compiled
-from arrowflow.kernels.kept import KeptChunks
+from arrowflow.kernels.kept import Kept
 from arrowflow.observe.timeline import Timeline
 from arrowflow.ops.columns.column_program import ColumnOperator
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
@@ -181,7 +181,7 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
     return prepared
 
 
-def _kept(chain: Chain) -> list[KeptChunks]:
+def _kept(chain: Chain) -> list[Kept]:
     found = (stage.keeps for stage in all_stages(chain))
     return list(dict.fromkeys(kept for kept in found if kept is not None))  # lanes share theirs
 

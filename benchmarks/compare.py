@@ -51,10 +51,11 @@ class Contender:
     rounds: list[list[dict[str, Any]]] = field(default_factory=list)
     version: str = ""
     error: str = ""
-    is_slow: bool = False
+    checked: dict[str, Any] | None = None
 
-    def run(self, *, epochs: int, seconds: float, check: bool = False) -> list[dict[str, Any]]:
-        """Returns the epochs of a new process."""
+    def run(self, *, epochs: int, seconds: float) -> list[dict[str, Any]]:
+        """Measures the epochs of a new process; the first one also sums up what the contender delivers."""
+        check = not self.rounds
         command = [str(self.python), "-m", f"benchmarks.peers.{self.peer}", self.variant]
         command += [f"--epochs={epochs}", f"--seconds={seconds}", *["--check"] * check]
         try:
@@ -72,6 +73,8 @@ class Contender:
         found = json.loads(line)
         self.version = found["version"]
         epochs_found: list[dict[str, Any]] = found["epochs"]
+        self.rounds.append(epochs_found)
+        self.checked = self.checked or found["checked"]
         return epochs_found
 
     def rates(self, kind: str) -> list[float]:
@@ -149,8 +152,7 @@ def _workloads(peers: Sequence[str], only: Sequence[str] | None) -> dict[str, li
 def _measured(
     name: str, contenders: list[Contender], rounds: int, epochs: int, seconds: float
 ) -> list[Contender]:
-    """Measures in turns, after one round that compares what the contenders deliver."""
-    _check(name, contenders)
+    """Measures in turns. After the first round those are left out that deliver something else than arrowflow."""
     for number in range(rounds):
         running = [
             one
@@ -159,13 +161,11 @@ def _measured(
         ]
         for one in running if number % 2 else reversed(running):
             harness.wait_until_idle()
-            made = one.run(epochs=2 if one.is_slow else epochs, seconds=seconds)
-            if made:
-                one.rounds.append(made)
-                rates = f"{_rate(made, 'cold'):,.0f} cold, {_rate(made, 'warm'):,.0f} warm"
-                print(
-                    f"{name}: round {number + 1}/{rounds} {_title(one)}: {rates}", file=sys.stderr, flush=True
-                )
+            made = one.run(epochs=epochs, seconds=seconds)
+            told = f"{_rate(made, 'cold'):,.0f} cold, {_rate(made, 'warm'):,.0f} warm" if made else one.error
+            print(f"{name}: round {number + 1}/{rounds} {_title(one)}: {told}", file=sys.stderr, flush=True)
+        if not number:
+            _check(contenders)
     return contenders
 
 
@@ -184,18 +184,12 @@ def _is_far(one: Contender, contenders: Sequence[Contender]) -> bool:
     return bool(one.rounds) and one.peer != OURS and one.rates("warm")[0] < FAR_SLOWER * best
 
 
-def _check(name: str, contenders: Sequence[Contender]) -> None:
+def _check(contenders: Sequence[Contender]) -> None:
     """Notes an error in a contender that delivers other columns than arrowflow, or other sums in a whole epoch."""
-    expected: dict[str, Any] | None = None
-    for one in sorted(contenders, key=lambda one: one.peer != OURS):
-        made = one.run(epochs=1, seconds=5, check=True)
-        one.is_slow = not all(epoch["whole"] for epoch in made)
-        if not made:
-            print(f"{name}: {_title(one)}: {one.error}", file=sys.stderr, flush=True)
-        elif expected is None:
-            (expected,) = made
-        else:
-            one.error = "; ".join(_differences(expected, made[0]))
+    expected = next((one.checked for one in contenders if one.peer == OURS and one.checked), None)
+    for one in contenders:
+        if expected is not None and one.checked:
+            one.error = "; ".join(_differences(expected, one.checked))
 
 
 def _differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:

@@ -1,22 +1,30 @@
 """What later epochs gain by kept chunks, and what the first one pays.
 
-`stream` and `wide`, in file order and shuffled, run three epochs in one process: with chunks that are kept by themselves,
+`images`, and `stream` and `wide` in file order and shuffled, run three epochs in one process: with chunks that are kept by themselves,
 without, and with room for half of them. The same with `cache()` placed by hand, and a loop by hand in its second epoch. In
 file order the batches own their memory, so copies are kept: by themselves in the second epoch, and in the first one if a
-size is asked for.
+size is asked for. So are pixels, also after a shuffle.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from benchmarks import by_hand, data, harness, stream, wide
+from benchmarks import by_hand, data, harness, images, stream, wide
 
 EPOCHS: Final = 3
 ALL: Final = "4GiB"
-HALF_BYTES: Final = {"stream": 82 << 20, "wide": 320 << 20}
+HALF_BYTES: Final = {"stream": 82 << 20, "wide": 320 << 20, "images": 144 << 20}
+
+
+def _images(paths: list[str]) -> Any:
+    import arrowflow as af
+
+    images.one_thread_a_call()
+    return af.read_parquet(paths).decode_image("jpeg", images.SIZE)
 
 
 def _workloads() -> dict[str, tuple[Callable[[], list[str]], Callable[[list[str]], Any], int]]:
@@ -28,16 +36,24 @@ def _workloads() -> dict[str, tuple[Callable[[], list[str]], Callable[[list[str]
         "stream-shuffled": (data.lineitem, shuffled(stream.rows), stream.BATCH_ROWS),
         "wide": (data.wide, wide.rows, wide.BATCH_ROWS),
         "wide-shuffled": (data.wide, shuffled(wide.rows), wide.BATCH_ROWS),
+        "images": (data.images, _images, images.BATCH_ROWS),
     }
 
 
-LOOPS: Final = {
+def _images_by_hand(paths: list[str]) -> Iterator[Any]:
+    images.one_thread_a_call()
+    with ThreadPoolExecutor(images.THREADS) as threads:
+        yield from images.by_threads(threads, paths, images.by_opencv)
+
+
+LOOPS: Final[dict[str, Callable[[list[str]], Iterable[Any]]]] = {
     "stream": stream.scanner_two_files,
     "stream-shuffled": stream.SHUFFLED["shuffled-scanner-two-files"],
     "wide": wide.scanner_two_files,
     "wide-shuffled": wide.stack_first,
+    "images": _images_by_hand,
 }
-NEEDED: Final = {"stream": 10.0, "stream-shuffled": 2.5, "wide": 10.0, "wide-shuffled": 5.0}
+NEEDED: Final = {"stream": 10.0, "stream-shuffled": 2.5, "wide": 10.0, "wide-shuffled": 5.0, "images": 3.0}
 
 
 def _epochs(make: Callable[[], Iterable[Any]], batch_rows: int) -> harness.Measurement:
@@ -57,7 +73,7 @@ def _ours(name: str, keep: Any, *, cached: bool = False) -> harness.Contender:
         data.read_through(paths)
         rows = make(paths)
         if cached:
-            rows = (stream if name.startswith("stream") else wide).rows(paths).cache()
+            rows = _workloads()[name.removesuffix("-shuffled")][1](paths).cache()
             if name.endswith("shuffled"):
                 rows = rows.shuffle(stream.WINDOW_ROWS, seed=7)
         loader = rows.batch(batch_rows, drop_remainder=True).with_options(af.Options(keep=keep)).to_numpy()

@@ -92,9 +92,9 @@ def chain(num_chunks: int, inputs: int = 0) -> Any:
             self.done = True
 
     def spec(name: str, kind: Kind, kernel: type[Any]) -> KernelSpec:
-        return KernelSpec(operator=name, kind=kind, make=lambda context: kernel())
+        return KernelSpec(kind, lambda context: kernel(), operator=name)
 
-    turns = StagePlan(kind="boundary", kernels=(KernelSpec(operator="turns", kind="boundary", make=Turns),))
+    turns = StagePlan(kind="boundary", kernels=(KernelSpec("boundary", Turns, operator="turns"),))
     same = StagePlan(kind="parallel", kernels=(spec("same", "stateless", Same),))
     source = StagePlan(kind="parallel", head=spec("source", "source", Source))
     through = StagePlan(kind="serial", kernels=(spec("through", "serial", Through),))

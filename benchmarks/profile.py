@@ -47,6 +47,7 @@ class BareContext:
     """What a kernel gets without an executor."""
 
     epoch = 0
+    keeps = False
 
     def __init__(self) -> None:
         self.run_storage: dict[Any, Any] = {}

@@ -48,8 +48,8 @@ def chain(times_as_long: int) -> Any:
             for number in range(CHUNKS_OF_CALL):
                 yield Made(chunk, (number,), more=number + 1 < CHUNKS_OF_CALL)
 
-    source = KernelSpec(operator="source", kind="source", make=lambda context: Source())
-    reader = KernelSpec(operator="reader", kind="reader", make=lambda context: Reader())
+    source = KernelSpec("source", lambda context: Source(), operator="source")
+    reader = KernelSpec("reader", lambda context: Reader(), operator="reader")
     return Chain(stages=(StagePlan(kind="parallel", head=source), StagePlan(kind="parallel", head=reader)))
 
 

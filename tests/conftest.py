@@ -55,6 +55,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="PyTorch is not installed"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Looks for no garbage while tests are collected: what they are stays, and looking takes a seventh of that time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lets the collector of garbage pass over what was there before the tests of a module: else each pass takes 0.4 s."""
     if item.config.stash.get(FROZEN_FOR, None) != item.path:

@@ -92,6 +92,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "options",
         "physical.totals",
         "physical.tuning",
+        "plan.node",
     ),
     "executor": (
         "arenas",
@@ -164,6 +165,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "executor.workers.together",
         "formats",
         "loaders",
+        "observe.progress",
         "observe.whole_file",
         "ops",
         "options",
@@ -187,7 +189,7 @@ LONG: dict[str, str] = {
     "dataset.py": "one method an operator, and mostly docstrings",
     "sources/readers.py": "one function a source, and mostly docstrings",
     "formats/text/text.py": "one protocol for both formats, and how blocks with bad rows are read",
-    "ops/combine/interleave.py": "one operator: its node, the pieces for its turns, and its kernel",
+    "ops/combine/interleave.py": "one operator: its node, the pieces for its turns, and two of its kernels",
     "physical/tuning.py": "the seam to the tuner: what is measured and what is set, and mostly docstrings",
     "options.py": "one line a setting, and what it means",
     "state.py": "one value: how it is made, checked, compared and merged",
@@ -344,7 +346,7 @@ def test_threads_are_the_executors_alone() -> None:
         "cluster/lane_worker.py": ["threading"],  # a lock: Ray's threads plan lanes one after the other
         "expr/own/replaced.py": ["threading"],  # a lock: one thread makes a table that all of them read
         "loaders/worker_batch.py": pickler,
-        "storage/line.py": ["asyncio"],  # waits on the event loop that fsspec runs
+        "storage/requests.py": ["asyncio"],  # waits on the event loop that fsspec runs
     }
 
 

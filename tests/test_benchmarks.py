@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,6 +143,30 @@ def test_other_columns_or_sums_are_no_contender() -> None:
     assert not list(compare._differences(expected, {**expected, "sums": {"x": 1001.0}}))
     assert list(compare._differences(expected, {**expected, "sums": {"x": 1100.0}}))
     assert list(compare._differences(expected, {**expected, "shapes": {"y": "int32 []"}}))
+
+
+def test_a_contender_of_other_sums_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(one: compare.Contender, **_: Any) -> list[dict[str, Any]]:
+        made = [{"rows_per_second": 1.0, "rows": 1, "seconds": 1.0, "cpu_seconds": 1.0, "whole": True}]
+        one.rounds.append(made)
+        one.checked = {
+            "shapes": {"x": "int32 []"},
+            "sums": {"x": 7.0 if one.peer == "b" else 1.0},
+            "whole": True,
+        }
+        return made
+
+    monkeypatch.setattr(compare.Contender, "run", run)
+    monkeypatch.setattr("benchmarks.harness.wait_until_idle", lambda: None)
+    measured = compare._measured(
+        "x", [compare.Contender(peer, "x", Path()) for peer in (compare.OURS, "a", "b")], 3, 1, 1.0
+    )
+    assert [(one.peer, len(one.rounds), one.error) for one in measured] == [
+        (compare.OURS, 3, ""),
+        ("a", 3, ""),
+        ("b", 1, "the sum of x is 7.0, not 1.0"),
+    ]
+    assert compare._figures(measured)["b"] == {"error": "the sum of x is 7.0, not 1.0"}
 
 
 def test_an_epoch_that_is_cut_is_counted_from_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:

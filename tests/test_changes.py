@@ -91,10 +91,11 @@ def write(folder: Path, numbers: Sequence[int]) -> Path:
     return folder
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two folders with the same first files, of which the second has two more."""
-    return write(tmp_path / "short", [0, 1]), write(tmp_path / "long", [0, 1, 2, 3])
+    folder = tmp_path_factory.mktemp("files")
+    return write(folder / "short", [0, 1]), write(folder / "long", [0, 1, 2, 3])
 
 
 LONGER = {
@@ -155,6 +156,14 @@ def check_every_file(short: Make, long: Make, passes: int = 1) -> None:
         is_late = len(before) * passes > old.total()  # the first pass was over without the new files
         missed = Counter((new - old).keys()) if is_late and passes > 1 else Counter[int]()
         assert found == new - missed, step
+
+
+def test_no_more_than_the_split_at_the_position_comes_again(folders: tuple[Path, Path]) -> None:
+    short, long = map(af.read_parquet, folders)
+    assert is_safe(short.batch(4), long.batch(4))
+    # These would have to see one row more.
+    assert not is_safe(short.batch(1).batch(4), long.batch(1).batch(4))
+    assert not is_safe(short.shuffle(1, seed=1), long.shuffle(1, seed=1))
 
 
 def test_text_files_go_on_with_more_of_them(tmp_path: Path) -> None:
@@ -330,8 +339,8 @@ def test_the_error_tells_what_would_follow(folders: tuple[Path, Path]) -> None:
     )
 
 
-def test_other_differences_stay_errors(folders: tuple[Path, Path]) -> None:
-    short, long = folders
+def test_other_differences_stay_errors(tmp_path: Path) -> None:
+    short, long = write(tmp_path / "short", [0, 1]), write(tmp_path / "long", [0, 1, 2, 3])
 
     def attempt(before: af.Dataset, after: af.Dataset) -> None:
         with iter(before) as run, iter(after) as other:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -28,6 +29,12 @@ MODULES = [
     for path in _with_examples(ROOT.glob("arrowflow/**/*.py"))
 ]
 PAGES = _with_examples([ROOT / "README.md", *ROOT.glob("docs/*.md")])
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts folders that examples make and leave where pytest removes them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def _test(name: str, examples: doctest.DocTest, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import mmap
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,9 @@ def test_the_first_epoch_keeps_nothing_of_a_table_that_is_too_large_for_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "FIRST_BYTES", int(1.5 * ROWS * ROW_BYTES))
+    shutil.copy(
+        folder / "0.parquet", folder / "1.parquet"
+    )  # so that twice its bytes are exactly twice its rows
     loader = rows_of(folder).shuffle(5_000, seed=1).batch(512).to_numpy()
     figures = [run(loader)[1] for _ in range(3)]
     assert [stats.kept_rows for stats in figures] == [0, 0, 2 * ROWS]
@@ -224,6 +229,7 @@ def test_a_copy_in_another_process_begins_without_chunks(folder: Path) -> None:
     run(loader)
     (own,) = run_module._kept(loader._prepared().chain)
     copy = pickle.loads(pickle.dumps(own))
+    assert isinstance(own, kept.KeptChunks)
     assert own.chunks
     assert not copy.chunks
     assert (copy.asked_bytes, copy.copies, copy.source_rows) == (own.asked_bytes, own.copies, own.source_rows)
@@ -285,13 +291,16 @@ def test_a_file_that_changes_during_a_run_is_an_error(folder: Path) -> None:
 everywhere = pytest.mark.parametrize("remote", ["pyarrow", "s3fs", "memory"], indirect=True)
 
 
+_numbers = itertools.count()
+
+
 @pytest.fixture(params=["pyarrow", "memory"])
 def remote(request: pytest.FixtureRequest) -> tuple[Any, str]:
     """A file system that is not local, and a folder in it."""
     if request.param == "memory":
         import fsspec
 
-        return fsspec.filesystem("memory"), f"/keep-{id(request)}"
+        return fsspec.filesystem("memory"), f"/keep-{next(_numbers)}"
     server: S3Server = request.getfixturevalue("s3_server")
     return (server.native() if request.param == "pyarrow" else server.impatient()), server.bucket()
 

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -147,6 +148,7 @@ def test_a_snippet_runs(
     shutil.copytree(files, tmp_path, dirs_exist_ok=True, copy_function=copy_or_link)
     offer_modules(page, monkeypatch)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     exec(compile(block, page, "exec"), names)
     for name, shape in {"tokens": (32, 512), "vectors": (8192, 16), "images": (128, 224, 224, 3)}.items():
         if name in names:

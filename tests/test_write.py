@@ -20,7 +20,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
@@ -176,6 +176,8 @@ def test_files_do_not_depend_on_how_rows_arrive(
     st.none() | st.integers(1, 3000),
     st.sampled_from(FORMATS),
 )
+@example([30, 0, 25], 10, 21, None, "parquet")
+@example([30, 0, 25], 10, 21, 1000, "ipc")
 def test_any_sizes(
     borders: list[int], group_rows: int, shard_rows: int | None, shard_bytes: int | None, format: str
 ) -> None:

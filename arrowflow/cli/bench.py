@@ -19,8 +19,6 @@ from arrowflow.ops.sources.files.read import Read
 from arrowflow.optional import optional
 from arrowflow.plan.walk import post_order
 
-REDRAW_SECONDS: Final = 0.5
-
 _CLOCK: Final = WallClock()
 
 
@@ -96,7 +94,7 @@ def _drain(iterator: Any, seconds: float, draw: Any = None) -> bool:
         if now >= end:
             return False
         if draw is not None and now >= due:
-            due = now + REDRAW_SECONDS
+            due = now + 0.5  # seconds
             draw(iterator)
     return True
 
@@ -135,24 +133,17 @@ def _screen(live: bool) -> Iterator[Any]:
 
 def _facts(measured: Measured, bare: float | None) -> dict[str, Any]:
     stages = [
-        {
-            "operators": stage.operators,
-            "max_calls": stage.limits.max_calls,
-            "max_ready_items": stage.limits.max_ready_items,
-            "reason": stage.limits.reason,
-            "busy_seconds": stage.busy_seconds,
-            "cpu_seconds": stage.cpu_seconds,
-        }
+        {name: getattr(stage, name) for name in ("operators", "busy_seconds", "cpu_seconds")}
+        | {name: getattr(stage.limits, name) for name in ("max_calls", "max_ready_items", "reason")}
         for stage in measured.latest.stages[::-1]
     ]
     return {
-        "rows": measured.rows,
-        "batches": measured.batches,
-        "epochs": measured.epochs,
-        "seconds": measured.seconds,
+        **{
+            name: getattr(measured, name)
+            for name in ("rows", "batches", "epochs", "seconds", "epoch_seconds")
+        },
         "rows_per_second": measured.rows / measured.seconds if measured.seconds else 0.0,
         "waiting_share": measured.waited_seconds / measured.seconds if measured.seconds else 0.0,
-        "epoch_seconds": measured.epoch_seconds,
         "bare_decode_seconds": bare,
         "bottleneck": measured.latest.bottleneck,
         "advice": measured.latest.advice,

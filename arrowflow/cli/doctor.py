@@ -22,7 +22,7 @@ from arrowflow.cli.output import size, write_json, write_text
 from arrowflow.cli.rewrite import has_lists
 from arrowflow.cli.samples import MIB, Sample, group_rows, sample_of, sound_group_rows, target_of
 from arrowflow.dataset import Dataset
-from arrowflow.errors import ArrowflowError, PlanError, counted
+from arrowflow.errors import ArrowflowError, PlanError, counted, some
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.options import available_cpus
 from arrowflow.plan.walk import post_order
@@ -226,7 +226,7 @@ def _of_columns(source: Read, found: Mapping[str, Any]) -> Iterator[Finding]:
     if blind:
         yield Finding(
             name="no-bounds",
-            text=f"no least and greatest values of {_named(blind)}",
+            text=f"no least and greatest values of {some(blind, 4)}",
             cost="a filter on them reads every row group",
             cure={"compression": None},
             filters=blind[:MOST_FILTERS],
@@ -244,7 +244,7 @@ def _of_columns(source: Read, found: Mapping[str, Any]) -> Iterator[Finding]:
         kinds = sorted({kind.lower() for name in odd for kind in columns[name]["encodings"]} - {"plain"})
         yield Finding(
             name="encodings",
-            text=f"{', '.join(kinds)} in {_named(odd)}",
+            text=f"{', '.join(kinds)} in {some(odd, 4)}",
             cure={"compression": None},
             least_gain=WORTH,
         )
@@ -264,10 +264,6 @@ def _of_lists(source: Read, sample: Sample) -> Iterator[Finding]:
                 cost="of lists of any size, offsets are read, and loaders copy",
                 cure={"fixed": [f"{name}:{count}"]},
             )
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 # ---------------------------------------------------------------- the cure

@@ -1,4 +1,4 @@
-"""What a command line names: files, with their format, or a dataset or loader as `module:name`."""
+"""The inputs that a command line names: files, with their format, or a dataset or loader as `module:name`."""
 
 from __future__ import annotations
 

@@ -15,9 +15,6 @@ from arrowflow.errors import PlanError, counted, cut
 COLUMN_WIDTH: Final = 14
 """The room that a column needs in a table; where there is less, each column becomes a line."""
 
-MAX_CHARACTERS: Final = 60
-"""The most characters that are shown of a value."""
-
 
 def run(
     paths: Sequence[str],
@@ -84,4 +81,4 @@ def _shown(value: object) -> str:
         return "null"
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
-    return cut(f"{value:.6g}" if isinstance(value, float) else str(value), MAX_CHARACTERS)
+    return cut(f"{value:.6g}" if isinstance(value, float) else str(value), 60)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -26,55 +26,15 @@ from arrowflow.storage import File
 TITLES: Final = ("column", "type", "tensor", "codec", "encodings", "bounds", "page index", "stored", "ratio")
 """The columns of the table; the first two are always there, the others where there is something to show."""
 _LEVELS: Final = frozenset(("RLE", "BIT_PACKED"))
-"""Encodings of levels, which nearly every column has beside that of its values."""
+"""Encodings of levels, which nearly every column has beside that of its values. That of booleans may be one of them."""
 
 MAX_LAYOUTS: Final = 64
 """The most files whose column chunks are looked at, each of which takes 5 µs. Sizes and rows are those of all files."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ColumnLayout:
-    """How one column is stored in some row groups.
-
-    Attributes:
-        codecs: Names of compressions.
-        encodings: Names of encodings, without those of levels.
-        chunks: Column chunks, of all leaves.
-        with_bounds: Those of them that have the least and the greatest value.
-        with_page_index: Those of them that have a page index.
-        stored_bytes: Their bytes in the file.
-        values_bytes: Their bytes before compression.
-    """
-
-    codecs: set[str] = field(default_factory=set)
-    encodings: set[str] = field(default_factory=set)
-    chunks: int = 0
-    with_bounds: int = 0
-    with_page_index: int = 0
-    stored_bytes: int = 0
-    values_bytes: int = 0
-
-    def add(self, chunk: Any) -> None:
-        """Takes pyarrow's metadata of a column chunk."""
-        self.codecs.add(chunk.compression)
-        self.encodings.update(chunk.encodings)
-        self.chunks += 1
-        self.with_bounds += bool(chunk.is_stats_set and chunk.statistics.has_min_max)
-        self.with_page_index += bool(chunk.has_offset_index)
-        self.stored_bytes += chunk.total_compressed_size
-        self.values_bytes += chunk.total_uncompressed_size
-
-    def merge(self, other: ColumnLayout) -> None:
-        """Takes the figures of other row groups."""
-        self.codecs |= other.codecs
-        self.encodings |= other.encodings
-        for name in ("chunks", "with_bounds", "with_page_index", "stored_bytes", "values_bytes"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    @property
-    def value_encodings(self) -> list[str]:
-        """The encodings of values, sorted; that of booleans may be one of levels, too."""
-        return sorted(self.encodings - _LEVELS) or sorted(self.encodings)
+Layout = Counter[tuple[str, str]]
+"""How one column is stored in some row groups: how many chunks, of all leaves, have each codec, each encoding, bounds and a page
+index; and their bytes in the file, and before compression."""
 
 
 class FileFacts(NamedTuple):
@@ -92,7 +52,7 @@ class FileFacts(NamedTuple):
     has_columns: bool
     has_types: bool
     compressed: int
-    layout: dict[str, ColumnLayout]
+    layout: dict[str, Layout]
 
 
 def run(paths: Sequence[str], *, format: str | None, as_json: bool) -> bool:
@@ -126,10 +86,10 @@ def facts(source: Read) -> dict[str, Any]:
         for number, file in enumerate(source.files)
     ]
     files = source.store.together(calls)
-    layouts: dict[str, ColumnLayout] = {}
+    layouts: dict[str, Layout] = {}
     for file in files:
         for name, layout in file.layout.items():
-            layouts.setdefault(name, ColumnLayout()).merge(layout)
+            layouts.setdefault(name, Counter()).update(layout)
     rows = [count for file in files for count in file.rows]
     return {
         "format": source.format.name,
@@ -159,23 +119,31 @@ def _facts(source: Read, file: File, with_layout: bool) -> FileFacts:
         has_columns,
         has_columns or _has_types(source, footer.schema),
         sum(footer.details.compressed) if source.format.name == "ipc" else 0,
-        layout_of(footer) if with_layout else {},
+        _layout_of(footer) if with_layout else {},
     )
 
 
-def layout_of(footer: Footer) -> dict[str, ColumnLayout]:
+def _layout_of(footer: Footer) -> dict[str, Layout]:
     """Returns how a Parquet file stores each column.
 
     Raises:
         SourceError: The footer is corrupt.
     """
     details = footer.details
-    found: dict[str, ColumnLayout] = {}
+    found: dict[str, Layout] = {}
     for split in footer.splits:
         group = details.row_group(split.index)
         for name, (first, end) in details.columns.leaves.items():
             for leaf in range(first, end):
-                found.setdefault(name, ColumnLayout()).add(group.column(leaf))
+                chunk = group.column(leaf)
+                layout = found.setdefault(name, Counter())
+                layout["chunks", ""] += 1
+                layout["codecs", chunk.compression] += 1
+                layout.update(("encodings", each) for each in chunk.encodings)
+                layout["bounds", ""] += bool(chunk.is_stats_set and chunk.statistics.has_min_max)
+                layout["page_index", ""] += bool(chunk.has_offset_index)
+                layout["stored_bytes", ""] += chunk.total_compressed_size
+                layout["values_bytes", ""] += chunk.total_uncompressed_size
     return found
 
 
@@ -192,19 +160,18 @@ def _spread(values: Sequence[int]) -> dict[str, int]:
     return {"least": min(values), "median": int(np.median(values)), "most": max(values)}
 
 
-def _column(column: pa.Field, layout: ColumnLayout | None) -> dict[str, Any]:
+def _column(column: pa.Field, layout: Layout | None) -> dict[str, Any]:
     shape = tensor_shape(column.type)
     found: dict[str, Any] = {"name": column.name, "type": str(column.type)}
     if shape:
         found["tensor_shape"] = list(shape)
     if layout is not None:
+        encodings = {value for kind, value in layout if kind == "encodings"}
         found |= {
-            "codecs": sorted(layout.codecs),
-            "encodings": layout.value_encodings,
-            "bounds": layout.with_bounds / layout.chunks,
-            "page_index": layout.with_page_index / layout.chunks,
-            "stored_bytes": layout.stored_bytes,
-            "values_bytes": layout.values_bytes,
+            "codecs": sorted(value for kind, value in layout if kind == "codecs"),
+            "encodings": sorted(encodings - _LEVELS) or sorted(encodings),
+            **{name: layout[name, ""] / layout["chunks", ""] for name in ("bounds", "page_index")},
+            **{name: layout[name, ""] for name in ("stored_bytes", "values_bytes")},
         }
     return found
 

@@ -8,15 +8,11 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from arrowflow.errors import printable
+from arrowflow.observe.progress import BYTES, scaled
 from arrowflow.optional import optional
-
-PIPE_COLUMNS: Final = 160
-"""The width of tables where no terminal tells one."""
-
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def write_json(value: object) -> None:
@@ -47,7 +43,7 @@ def console() -> Any:
     """Returns rich's console of the standard output, which may be another one in each call."""
     made = optional("rich.console", user="arrowflow", extra="cli").Console(highlight=False)
     if not made.is_terminal:
-        made.width = PIPE_COLUMNS
+        made.width = 160
     return made
 
 
@@ -58,11 +54,7 @@ def size(num_bytes: float) -> str:
         >>> size(1536), size(10 << 20)
         ('1.5 KiB', '10 MiB')
     """
-    power = 0
-    while num_bytes >= 1023.5 and power < len(_UNITS) - 1:
-        num_bytes /= 1024
-        power += 1
-    return f"{num_bytes:.{int(power > 0 and num_bytes < 9.95)}f} {_UNITS[power]}"
+    return scaled(num_bytes, 1024, BYTES)
 
 
 def _text(cell: str) -> Any:

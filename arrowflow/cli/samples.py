@@ -23,8 +23,6 @@ MIB: Final = 1 << 20
 WANTED_GROUP_BYTES: Final = 32 * MIB
 SAMPLE_BYTES: Final = 64 * MIB
 """The decoded bytes of a sample: some 50 ms, in which a difference of a fifth is seen."""
-LARGEST_TENTH: Final = 0.2
-"""The largest share of rows that passes for a tenth."""
 MAX_SAMPLE_BYTES: Final = 512 * MIB
 MAX_FILES: Final = 512
 LEAST_TURNS, MOST_TURNS, SECONDS = 5, 20, 1.0
@@ -81,7 +79,7 @@ class Sample:
         last = pc.select_k_unstable(values, len(values) // 10 + 1, [("", "descending")])[-1]
         least = values[last.as_py()]
         rows = pc.sum(pc.greater_equal(values, least)).as_py()
-        return least if rows <= LARGEST_TENTH * self.rows else None
+        return least if rows <= 0.2 * self.rows else None  # so many rows pass for a tenth
 
     def _epoch(self, dataset: Dataset) -> float:
         began = _CLOCK.now()

@@ -64,11 +64,8 @@ def _states(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _facts(state: Mapping[str, Any]) -> dict[str, Any]:
     lanes = lanes_in(tupled(state["position"]))
     return {
-        "version": state["version"],
-        "epoch": state["epoch"],
-        "batches": state["batches"],
+        **{name: state[name] for name in ("version", "epoch", "batches", "position")},
         "lanes": None if lanes is None else [mark.lane for mark in lanes.lanes],
-        "position": state["position"],
         "operators": [{"name": name, "arguments": given} for name, given in state["operators"]],
         "functions": sorted(state["functions"]),
     }

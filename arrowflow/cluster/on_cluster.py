@@ -166,25 +166,22 @@ class RemoteLane(Operator, InLanes):
     def let_go(self) -> None:
         self.session.let_go()
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         if not options.deterministic:
             raise PlanError(
                 "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
             )
         shape = tuple(plan_chain(self.inputs[0], options).shape()) if self.why else ()
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: RemoteKernel(self, options, context),
-                phase="transfer",
-                engine="ray",
-                max_calls=1,
-                cost="waits",
-                has_position=False,
-                runs_last=shape,  # type: ignore[arg-type]  # names, and lists of them
-                facts=lambda: self.why,
-            ),
+        return KernelSpec(
+            "source",
+            lambda context: RemoteKernel(self, options, context),
+            phase="transfer",
+            engine="ray",
+            max_calls=1,
+            cost="waits",
+            has_position=False,
+            runs_last=shape,  # type: ignore[arg-type]  # names, and lists of them
+            facts=lambda: self.why,
         )
 
 

@@ -117,7 +117,7 @@ class Session:
         """Connects to the cluster and begins to start workers. Each lane calls this before its run, the first one does it.
 
         Args:
-            work: What all workers get: a split with the lanes of all consumers, or a whole plan. Consumers in the same job
+            work: The work of all workers: a split with the lanes of all consumers, or a whole plan. Consumers in the same job
                 of Ray share a number of workers that the user gave, and find them by name. With `AUTOTUNE` each has
                 workers of its own.
             own: The lanes of this consumer.

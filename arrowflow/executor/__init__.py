@@ -142,10 +142,10 @@ are methods whose docstrings say so; these do no work worth mentioning. Workers 
 lock: a generator's `finally` is user code, and may block or raise.
 
 A worker waits parked in `Pool._rest`, where the watch and the guard wait for some milliseconds at a time. It also waits
-before a call for its turn (`workers.turns`), and in a call for a home. The consumer waits in `Consumer._wait`, and in a
+before a call for its turn (`workers.cores`), and in a call for a home. The consumer waits in `Consumer._wait`, and in a
 call of its own for a home. A home waits parked for calls. No thread waits for anything while it holds the lock. (`cores`
-and `turns` have locks of their own, the first inside of the run's lock. No thread waits under those either. `keeping` has
-one, too, for which nobody waits longer than a moment.) A worker
+and its turns have locks of their own, the first inside of the run's lock. No thread waits under those either. `keeping`
+has one, too, for which nobody waits longer than a moment.) A worker
 leaves when the run is stopped or over. A ticket's finalizer releases the ticket into a lock-free queue. The finalizer
 can run in any thread at any time, the lock's holder included.
 

@@ -28,9 +28,9 @@ from arrowflow.executor.limits import (
     RECENT_ITEMS,
     TAKEN_SHARE,
 )
-from arrowflow.executor.seat import ConsumerState, Seat
 from arrowflow.executor.stages.base import Queue, Run
 from arrowflow.executor.workers.pool import Pool
+from arrowflow.executor.workers.worker import ConsumerState, Seat
 from arrowflow.kernels.items import Item
 
 AWAY, NEAR, TAKING, COMPUTING, STUCK, WAITING = ConsumerState

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import warnings
@@ -16,18 +15,17 @@ from arrowflow.executor import keeping
 from arrowflow.executor.consumer import Consumer
 from arrowflow.executor.failure import is_interrupt
 from arrowflow.executor.limits import INTERRUPTED_KILLED_SECONDS, INTERRUPTED_SECONDS, KILLED_SECONDS
-from arrowflow.executor.process_exit import check_process, register, rest_at_exit
+from arrowflow.executor.process_exit import check_not_forked, is_forked, register, rest_at_exit
 from arrowflow.executor.stages.base import Blocked, Done, Look, Queue, Ready, Run, Stream, Waits
-from arrowflow.executor.stages.serial import SerialQueue
+from arrowflow.executor.stages.serial import SerialQueue, Tail
 from arrowflow.executor.stages.stream import open_stream
-from arrowflow.executor.stages.tail import Tail
 from arrowflow.executor.workers import cores
 from arrowflow.executor.workers.instances import RunInstances
 from arrowflow.executor.workers.pool import Pool
 from arrowflow.executor.workers.worker import Runner, RunThread, Worker, note_unfinished
 from arrowflow.interrupts import is_own
 from arrowflow.kernels.items import Item
-from arrowflow.kernels.kept import KeptChunks
+from arrowflow.kernels.kept import Kept
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import max_workers, runs_on_demand
@@ -66,9 +64,8 @@ class Engine(Run):
         super().__init__(options, clock, tuner=tuner, plan=plan, timeline=timeline, keeps=keeps)
         self._holding = threading.Condition(self.lock)  # only to ask whether this thread holds the lock
         self._began_cpu = clock.process_cpu()
-        self._process = os.getpid()
         self._dropped = False
-        self._kept: tuple[KeptChunks, ...] = ()  # what it had kept at its end
+        self._kept: tuple[Kept, ...] = ()  # what it had kept at its end
         self._closes = False  # somebody is in `close`, and waits for worker processes
         self._given_up: set[threading.Thread] = set()  # by `close`, which waits for each once
         self._failure: ArrowflowError | None = None  # of the executor itself
@@ -152,7 +149,7 @@ class Engine(Run):
             ArrowflowError: The first error of the run, in order.
             ClosedError: It was stopped.
         """
-        check_process(self._process)
+        check_not_forked()
         tail = self._tail
         if tail is not None:
             item = tail.next_item(self._await_item)
@@ -193,7 +190,7 @@ class Engine(Run):
         self.consumer.ring()
 
     def close(self, *, interrupted: bool = False) -> None:
-        alone = os.getpid() != self._process or self._must_not_wait()
+        alone = is_forked() or self._must_not_wait()
         self._closes = self._closes or not alone
         self.stop()
         if alone:
@@ -323,7 +320,7 @@ class Engine(Run):
 
     def statistics(self) -> EngineStatistics:
         """Returns a snapshot; after the end, the last one."""
-        if os.getpid() != self._process:
+        if is_forked():
             return EngineStatistics()  # in a forked child the lock may be held by a thread that is not there
         with self.lock:
             self.ledger.drain()
@@ -334,6 +331,7 @@ class Engine(Run):
                 ledger_bytes=self.ledger.held,
                 ledger_peak_bytes=self.ledger.peak,
                 kept_rows=self.kept_rows,
+                kept_images=self.kept_images,
                 kept_bytes=sum(each.num_bytes for each in kept),
                 keepable_bytes=sum(each.total_bytes for each in kept),
                 workers=len(self.pool.threads),

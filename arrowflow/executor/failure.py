@@ -1,14 +1,19 @@
-"""Turns an exception of a kernel into the error that the consumer gets (rule 8)."""
+"""Exceptions of kernels: turned into the error that the consumer gets (rule 8), or logged where nobody asks any more."""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import deque
+from typing import Any
 
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, DataError, said
-from arrowflow.executor.workers.worker import RunThread
+from arrowflow.executor.workers.worker import Runner, RunThread
 from arrowflow.interrupts import interruption
+
+logger = logging.getLogger("arrowflow")
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -45,3 +50,34 @@ def located(error: BaseException, operator: str) -> ArrowflowError:
 def cause_of(error: BaseException) -> BaseException | None:
     """Returns the cause of what `located` makes of an error, to raise it from."""
     return error.__cause__ if isinstance(error, ArrowflowError) else error
+
+
+class Abandoned(deque[tuple[tuple[str, ...], Any]]):
+    """Remembers iterators of kernels that nobody will ask any more under the engine's lock, and closes them without it.
+
+    Their `finally` is user code, and may block or raise.
+    """
+
+    def add(self, operators: tuple[str, ...], iterator: Any) -> None:
+        """Remembers an iterator of these operators, if there is one."""
+        if iterator is not None and hasattr(iterator, "close"):
+            self.append((operators, iterator))
+
+    def close(self, me: Runner) -> None:
+        """Closes what was remembered. Called without the lock."""
+        while True:
+            try:
+                me.closing, iterator = self.popleft()
+            except IndexError as error:
+                if is_interrupt(error):
+                    raise
+                return
+            try:
+                iterator.close()
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                logger.warning(
+                    "%s raised while it was closed before its end: %s", "+".join(me.closing), said(error)
+                )
+            me.closing = ()

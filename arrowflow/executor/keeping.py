@@ -34,7 +34,7 @@ from typing import Final
 
 from arrowflow.executor.failure import is_interrupt
 from arrowflow.executor.ledger import Ledger
-from arrowflow.kernels.kept import KeptChunks, KeptGroup
+from arrowflow.kernels.kept import Kept, KeptGroup
 
 PATIENCE_SECONDS: Final = 0.05
 """A change takes some microseconds."""
@@ -53,7 +53,7 @@ class _Process:
     lock = threading.RLock()
     busy = False
     queued: Final[deque[Callable[[], None]]] = deque()
-    idle: tuple[weakref.ref[KeptChunks], ...] = ()
+    idle: tuple[weakref.ref[Kept], ...] = ()
 
 
 def _make(change: Callable[[], None]) -> bool:
@@ -107,7 +107,7 @@ def begin(ledger: Ledger, *, shares: bool) -> None:
         ledger.idle_bytes = idle_bytes
 
 
-def join(ledger: Ledger, kept: KeptChunks) -> None:
+def join(ledger: Ledger, kept: Kept) -> None:
     """Counts kept chunks in a ledger, until `leave`. Under the run's lock."""
     if kept in ledger.kept:
         return
@@ -139,7 +139,7 @@ def leave(ledger: Ledger) -> None:
     _change(counts_no_more)
 
 
-def add(ledger: Ledger, kept: KeptChunks, group: KeptGroup) -> bool:
+def add(ledger: Ledger, kept: Kept, group: KeptGroup) -> bool:
     """Keeps what a call has made, if there is room. Under the run's lock."""
     ledger.drain()
     most = ledger.budget // 2 if kept.asked_bytes is None else min(kept.asked_bytes, ledger.budget)
@@ -186,7 +186,7 @@ def idle_bytes() -> int:
     return sum(kept.num_bytes for kept in _idle()) if _Process.idle else 0
 
 
-def _idle() -> list[KeptChunks]:
+def _idle() -> list[Kept]:
     return [kept for reference in _Process.idle if (kept := reference()) is not None]
 
 
@@ -205,7 +205,7 @@ def _take_back(ledger: Ledger, excess: int) -> None:
     _make(takes_back)
 
 
-def _drop(kept: KeptChunks, excess: int, ledger: Ledger | None) -> int:
+def _drop(kept: Kept, excess: int, ledger: Ledger | None) -> int:
     """Drops the last groups until so many bytes are free, and returns how many are.
 
     Args:
@@ -233,7 +233,7 @@ def _drop(kept: KeptChunks, excess: int, ledger: Ledger | None) -> int:
     return freed
 
 
-def _tell(kept: KeptChunks, group: KeptGroup, *, is_new: bool) -> None:
+def _tell(kept: Kept, group: KeptGroup, *, is_new: bool) -> None:
     for reference in kept.ledgers:
         if (ledger := reference()) is not None:
             ledger.told.append((is_new, group.buffers))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from arrowflow.kernels.items import BorrowedTicket
-from arrowflow.kernels.kept import KeptChunks, sizes_of
+from arrowflow.kernels.kept import Kept, sizes_of
 
 Buffers = Mapping[int, int]
 """Bytes of each buffer, by address: a tuple a buffer would start the garbage collector."""
@@ -81,7 +81,7 @@ class Ledger:
         self._released: Released = deque()
         self.reclaimable = 0
         self._reclaimable_sizes: dict[int, int] = {}  # bytes by address, of all buffers of kept chunks
-        self.kept: tuple[KeptChunks, ...] = ()
+        self.kept: tuple[Kept, ...] = ()
         self.idle_bytes: Callable[[], int] = int
         self.take_back: Callable[[Ledger, int], None] | None = None
         self.told: deque[tuple[bool, Buffers]] = deque()

@@ -41,19 +41,18 @@ def register(run: Run) -> None:
         # Workers are daemons, since Python joins other threads before exit handlers run. So the handler has to end
         # the workers while everything that they use is still there.
         atexit.register(_close_all)
-    check_process(_Process.owner)
+    check_not_forked()
     _live.add(run)
+
+
+def is_forked() -> bool:
+    """Whether this process was forked from one that had run a pipeline: no run of that process can go on here."""
+    return _Process.owner is not None and os.getpid() != _Process.owner
 
 
 def check_not_forked() -> None:
     """Raises `ForkError` where no pipeline can run, before anything is asked of pools that did not survive."""
-    if _Process.owner is not None:
-        check_process(_Process.owner)
-
-
-def check_process(owner: int) -> None:
-    """Raises `ForkError` in any other process than `owner`."""
-    if os.getpid() != owner:
+    if is_forked():
         raise ForkError(
             "this process was forked from one that had already run a pipeline, and locks and the thread pools of "
             'Arrow and Polars do not survive that; use the "spawn" or "forkserver" start method of multiprocessing, '

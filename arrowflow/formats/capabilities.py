@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,8 +14,12 @@ import pyarrow as pa
 from arrowflow.bad_rows import BadRow
 from arrowflow.errors import SchemaError, SourceError
 from arrowflow.formats.protocol import Footer, Format, Split, check_unchanged, footer_of, reading
+from arrowflow.formats.types import width_bits
 from arrowflow.formats.unknown import is_unknown, with_known
 from arrowflow.storage import File, Store
+
+_FILES_LOOKED_AT: Final = 16
+"""Files after the first one that are looked at for columns without a value in it."""
 
 
 @runtime_checkable
@@ -44,16 +49,11 @@ def with_fields_only(schema: pa.Schema, fields: Mapping[str, frozenset[str]]) ->
         >>> print(with_fields_only(schema, {"s": frozenset("b")}).field("s").type)
         struct<b: int8>
     """
-    if not fields:
-        return schema
-    return pa.schema(
-        [
-            field.with_type(pa.struct([part for part in field.type if part.name in fields[field.name]]))
-            if field.name in fields
-            else field
-            for field in schema
-        ]
-    )
+    found = list(schema) if fields else []
+    for place, field in enumerate(found):
+        if (wanted := fields.get(field.name)) is not None:
+            found[place] = field.with_type(pa.struct([part for part in field.type if part.name in wanted]))
+    return pa.schema(found) if fields else schema
 
 
 @runtime_checkable
@@ -116,18 +116,11 @@ class Sifted(NamedTuple):
     bad: tuple[BadRow, ...] = ()
 
 
-class Hints:
-    """The knowledge of a `SiftingFormat` about the bad rows of a source.
+class Hints(dict[pa.Schema, set[str]]):
+    """The knowledge of a `SiftingFormat` about the bad rows of a source, by the columns that are read: they decide what is bad.
 
-    In later splits and epochs of the same process it finds bad rows sooner with it.
+    In later splits and epochs of the same process it finds bad rows sooner with it. Any thread adds to the sets.
     """
-
-    def __init__(self) -> None:
-        self._of_columns: dict[pa.Schema, set[str]] = {}
-
-    def of(self, columns: pa.Schema) -> set[str]:
-        """Returns the hints for reads of these columns, which decide what rows are bad. The caller adds to them. Any thread."""
-        return self._of_columns.setdefault(columns, set())
 
     def __reduce__(self) -> tuple[type[Hints], tuple[()]]:
         return Hints, ()  # a copy could meet a set to which a thread adds
@@ -154,10 +147,6 @@ class SiftingFormat(Protocol):
         kept under one name. The first may begin before `offset_rows`.
 
         Args:
-            store: As for `read`.
-            footer: As for `read`.
-            split: As for `read`.
-            schema: As for `read`.
             offset_rows: Rows of the split, good and bad, that need not be read.
             keep: Whether bad rows are kept, so that their bytes and what is wrong with them are of use.
             hints: Texts that the format keeps for later splits of the same columns, such as the names of columns with bad
@@ -183,7 +172,7 @@ class PooledFormat(Protocol):
 
 
 @runtime_checkable
-class Unsure(Protocol):
+class Unsure(Format, Protocol):
     """A capability of a `Format` whose footers do not always tell the decoded size of columns."""
 
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
@@ -193,16 +182,58 @@ class Unsure(Protocol):
         """
 
     def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """Returns the bytes of these columns that the split itself announces. Called right before `read`; may do I/O.
+        """Returns the bytes of these columns that the split itself announces, by default no more than `column_bytes`.
+
+        Called right before `read`; may do I/O.
 
         Raises:
             SourceError: The split cannot be read.
         """
+        return self.column_bytes(footer, split, columns)
+
+
+Bits = Mapping[str, int | None]
+"""Of each column, the bits of a value, or None where they depend on the value."""
+
+
+def bits_of(schema: pa.Schema) -> Bits:
+    """Returns the bits of each column.
+
+    Examples:
+        >>> bits_of(pa.schema({"x": pa.int8(), "text": pa.string()}))
+        {'x': 9, 'text': None}
+    """
+    return {field.name: width_bits(field.type) for field in schema}
+
+
+def least_bytes(bits: Bits, num_rows: int) -> int:
+    """Returns the bytes that rows take at least."""
+    # A value without a fixed width has an offset, and may be null.
+    return num_rows * sum(33 if each is None else each for each in bits.values()) // 8
+
+
+class WidthsFormat(Unsure):
+    """A format that is `Unsure` of columns without a fixed width. The details of its footers have the attribute `bits`."""
+
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.column_bytes`: exact for columns of fixed width, a lower bound for others."""
+        bits: Bits = footer.details.bits
+        return sum(
+            least_bytes({name: bits.get(name, 64)}, split.num_rows) + 1  # null fills an absent column
+            for name in columns
+        )
+
+    def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
+        """See `Unsure.unsure`: all columns without a fixed width."""
+        return [name for name in columns if footer.details.bits.get(name, 64) is None]
 
 
 @runtime_checkable
 class InPlaceFormat(Format, Protocol):
-    """A capability: files can be mapped, and their rows gathered in place. A global `shuffle` needs this capability."""
+    """A capability: files can be mapped, and their rows gathered in place. A global `shuffle` needs this capability.
+
+    For files that passed `check_in_place` the `store` of `read` is then a `Mapped`: what `read` makes views of, is not copied.
+    """
 
     def is_mapped(self, store: Store, footer: Footer) -> bool:
         """Returns whether `read` yields views of the mapped file. No I/O. The default is False."""
@@ -215,20 +246,9 @@ class InPlaceFormat(Format, Protocol):
     def check_in_place(self, store: Store, footer: Footer) -> None:
         """Raises `PlanError` if the rows of this file cannot be gathered in place. No I/O."""
 
-    def read_in_place(
-        self, mapped: pa.Buffer, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
-    ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
-        """Yields the batches of `Format.read` as views of the mapped file, and the buffers that are no views.
-
-        Called once a split and epoch, for files that passed `check_in_place`.
-
-        Raises:
-            SourceError: The split does not match the footer.
-        """
-
 
 @runtime_checkable
-class Untyped(Protocol):
+class Untyped(Format, Protocol):
     """A capability of a `Format` whose files do not say their types."""
 
     def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Format:
@@ -236,18 +256,15 @@ class Untyped(Protocol):
 
         Args:
             schema: The types.
-            is_inferred: Whether they are those of `footer_sample`, and not a user's own.
+            is_inferred: Whether they are those of a sample, and not a user's own.
 
         Raises:
             SchemaError: The format cannot read one of the types.
         """
 
-    def footer_sample(self, store: Store, file: File) -> Footer:
-        """Returns a footer of the first splits or rows alone, with all columns. Called when a plan is bound.
-
-        Raises:
-            SourceError: As of `Format.footer`.
-        """
+    @abstractmethod
+    def footer(self, store: Store, file: File, *, is_sample: bool = False) -> Footer:
+        """See `Format.footer`. When a plan is bound, a sample will do: the first splits or rows alone, with all columns."""
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
         """Returns the `names` that are columns of a file, whatever types the format reads, as its first MiB tells.
@@ -264,10 +281,6 @@ class OwnArguments(Protocol):
         """Returns the further dependencies as JSON values. States are compared by them, or else by the options."""
 
 
-_FILES_LOOKED_AT: Final = 16
-"""Files after the first one that are looked at for columns without a value in it."""
-
-
 def first_footer(operator: str, format: Format, store: Store, files: Sequence[File]) -> Footer:
     """Returns the footer of the first file, whose types all files are read by.
 
@@ -279,14 +292,14 @@ def first_footer(operator: str, format: Format, store: Store, files: Sequence[Fi
     if not isinstance(format, Untyped):
         return footer_of(operator, format, store, files[0])
     with reading(operator, files[0]):
-        first = format.footer_sample(store, files[0])
+        first = format.footer(store, files[0], is_sample=True)
         check_unchanged(files[0])
     schema = first.schema
     for file in files[1 : 1 + _FILES_LOOKED_AT]:
         if not any(map(is_unknown, schema.types)):
             break
         with suppress(SourceError, SchemaError), reading(operator, file):  # its reader tells of bad rows
-            schema = with_known(schema, format.footer_sample(store, file).schema)
+            schema = with_known(schema, format.footer(store, file, is_sample=True).schema)
     return replace(first, schema=schema)
 
 

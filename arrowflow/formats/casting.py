@@ -8,24 +8,18 @@ cast back and compared.
 
 from __future__ import annotations
 
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
-from arrowflow.lazy import compute as pc
-from arrowflow.types import is_list
-
-_MAX_RESCALE = 38
-"""Powers of ten that pyarrow knows. Beyond them it casts to wrong decimals, without an error."""
-
-_MAX_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
-"""Digits of decimals, by their bits."""
+from arrowflow.types import polars_reads
 
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
 def check_scale(type: pa.DataType) -> None:
     """Raises `SchemaError` for a scale that only a corrupt file has: pyarrow ends the process where it casts such numbers."""
-    if abs(type.scale) > _MAX_DIGITS[type.bit_width]:
+    if abs(type.scale) > {32: 9, 64: 18, 128: 38, 256: 76}[type.bit_width]:  # digits by bits
         raise SchemaError(
             f"no decimal has the scale {type.scale} ({type}); the file is corrupt: write it anew"
         )
@@ -40,8 +34,8 @@ def casts(found: pa.DataType, wanted: pa.DataType) -> bool:
         (True, False)
     """
     are_decimals = pa.types.is_decimal(found) and pa.types.is_decimal(wanted)
-    if are_decimals and abs(found.scale - wanted.scale) > _MAX_RESCALE:
-        return False
+    if are_decimals and abs(found.scale - wanted.scale) > 38:
+        return False  # beyond so many powers of ten pyarrow casts to wrong decimals, without an error
     try:
         pa.nulls(0, found).cast(wanted).cast(found)
     except (*_REFUSALS, KeyError):  # pyarrow has no arrays of some types, and says `KeyError: 21`
@@ -89,27 +83,12 @@ def _exact(array: pa.Array, type: pa.DataType) -> pa.Array | None:
     """Returns the values as `type`, or None if one of them would lose something."""
     try:
         found = array.cast(type)
-        return found if _same(array, found.cast(array.type)) else None
+        back = found.cast(array.type)
     except _REFUSALS:
         return None
-
-
-def _same(one: pa.Array, other: pa.Array) -> bool:
-    """Returns whether two arrays of one type have the same values, NaN included."""
-    if one.equals(other):
-        return True
-    if len(one) != len(other) or not one.is_null().equals(other.is_null()):
-        return False
-    type = one.type
-    if pa.types.is_floating(type):
-        same = pc.or_(pc.equal(one, other), pc.and_(pc.is_nan(one), pc.is_nan(other)))
-        return not pc.any(pc.invert(same)).as_py()
-    if pa.types.is_struct(type):
-        return all(_same(a, b) for a, b in zip(one.flatten(), other.flatten(), strict=True))
-    if is_list(type):
-        lengths = pc.list_value_length(one).equals(pc.list_value_length(other))
-        return lengths and _same(one.flatten(), other.flatten())
-    return False
+    # Of Polars alone NaN is equal to NaN.
+    same = array.equals(back) or (polars_reads(array.type) and pl.Series(array).equals(pl.Series(back)))
+    return found if same else None
 
 
 def has_same_values(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest, repeated
@@ -20,6 +22,8 @@ from arrowflow.formats.casting import casts, has_same_values
 from arrowflow.formats.types import common, common_cast, widens
 from arrowflow.interchange.enums import other_values
 from arrowflow.storage import File, Range, Store, remote_change, storage_failure
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,30 @@ class Footer:
     details: Any = field(default=None, repr=False)
     stored: pa.Schema | None = field(default=None, repr=False)
     repeated: tuple[str, ...] = ()
+
+
+def split_borders(starts: Ints, stops: Ints, *, max_count: int, max_bytes: int) -> list[int]:
+    """Returns the number of the first one of each split, and how many there are in all.
+
+    A split ends before the one that goes beyond either limit, but has at least one.
+
+    Args:
+        starts: The first byte of each, not falling.
+        stops: The byte after each, not falling.
+        max_count: The most of a split.
+        max_bytes: The most bytes from the first byte of a split to its last.
+
+    Examples:
+        >>> stops = np.array([3, 5, 14])
+        >>> split_borders(stops - [3, 2, 9], stops, max_count=64, max_bytes=5)
+        [0, 2, 3]
+    """
+    borders, at = [0], 0
+    while at < len(stops):
+        fits = int(np.searchsorted(stops, starts[at] + max_bytes, side="right"))
+        at = max(at + 1, min(fits, at + max_count))
+        borders.append(at)
+    return borders
 
 
 MayMatch = Callable[[Mapping[str, ColumnStatistics], int], bool]
@@ -135,9 +163,9 @@ class Format(Protocol):
         batches nothing stays open, except resources that the batches themselves hold.
 
         Args:
-            store: The storage to read: the local file system, or a `Fetched` with the bytes of `ranges`. A reader
-                may open the path by itself only if `store.is_local`. A reader may use threads of its own only if not
-                `store.is_python`.
+            store: The storage to read: the local file system, a `Fetched` with the bytes of `ranges`, or a `Mapped`
+                file (see `InPlaceFormat`). A reader may open the path by itself only if `store.is_local`. A reader may
+                use threads of its own only if not `store.is_python`.
             footer: The file.
             split: One of its splits.
             schema: Columns and exact types of the batches. A column that the file lacks is null. The schema may
@@ -201,45 +229,44 @@ def match(
     Raises:
         SchemaError: A column is missing or of another type, or an enum has other values.
     """
-    if expected.equals(footer.schema, check_metadata=True):
-        return
+    same = expected.equals(footer.schema, check_metadata=True)
+    if not same and (text := _misfit(expected, footer, widen=widen, may_lack=may_lack)) is not None:
+        raise SchemaError(text).locate(operator=operator, file=footer.file.path)
+
+
+def _misfit(expected: pa.Schema, footer: Footer, *, widen: bool, may_lack: bool) -> str | None:
     if not widen and (text := other_values(expected, footer.schema)):
-        advice = "the first file in sorted order sets the schema; schema= with one type for this column takes the values of all"
-        raise SchemaError(f"{text}; {advice}").locate(operator=operator, file=footer.file.path)
+        return f"{text}; {_FIRST_SETS}; schema= with one type for this column takes the values of all"
     found = dict(zip(footer.schema.names, footer.schema.types, strict=True))
     for name, type in zip(expected.names, expected.types, strict=True):
         if name in footer.repeated:
-            raise SchemaError(_several([name])).locate(operator=operator, file=footer.file.path)
+            return _several([name])
         if name not in found:
-            if widen or may_lack:
-                continue
-            text = (
-                f"column {name!r} ({type}) is missing; pass missing_columns='null' to fill it with null, or schema= with all "
-                f"columns; {closest(name, footer.schema.names)}"
-            )
-            raise SchemaError(text).locate(operator=operator, file=footer.file.path)
-        if found[name] == type or has_same_values(found[name], type):
-            continue
-        if not (widen and (widens(found[name], type) or casts(found[name], type))):
+            if not (widen or may_lack):
+                return (
+                    f"column {name!r} ({type}) is missing; pass missing_columns='null' to fill it with null, or schema= with "
+                    f"all columns; {closest(name, footer.schema.names)}"
+                )
+        elif not has_same_values(found[name], type) and not (
+            widen and (widens(found[name], type) or casts(found[name], type))
+        ):
             advice = _OTHERWISE if widen else _advice(type, found[name])
-            text = f"column {name!r}: expected {type}, found {found[name]}; {advice}"
-            raise SchemaError(text).locate(operator=operator, file=footer.file.path)
+            return f"column {name!r}: expected {type}, found {found[name]}; {advice}"
+    return None
 
 
+_FIRST_SETS = "the first file in sorted order sets the schema"
 _OTHERWISE = (
     "pyarrow casts no value of one to the other: read the files of each type by a dataset of their own"
 )
 
 
 def _advice(first: pa.DataType, other: pa.DataType) -> str:
-    text = "the first file in sorted order sets the schema"
-    wider = common(first, other)
-    if wider is not None:
-        return f"{text}, pass schema= with {wider} for this column to widen all files to one"
-    cast = common_cast(first, other)
-    if cast is None:
-        return f"{text}, and {_OTHERWISE}"
-    return f"{text}, pass schema= with {cast} for this column, which takes all values that {cast} holds without loss"
+    if (wider := common(first, other)) is not None:
+        return f"{_FIRST_SETS}, pass schema= with {wider} for this column to widen all files to one"
+    if (cast := common_cast(first, other)) is None:
+        return f"{_FIRST_SETS}, and {_OTHERWISE}"
+    return f"{_FIRST_SETS}, pass schema= with {cast} for this column, which takes all values that {cast} holds without loss"
 
 
 def prune(format: Format, footer: Footer, split: Split, may_match: MayMatch, wanted: pa.Schema) -> bool:
@@ -314,14 +341,11 @@ def reading(
             raise
         failure = storage_failure(error, file)
         found = SourceError(failure or _fault(error, file))
-        found.of_data = failure is None and not _is_of_storage(error, file)
+        # Errors of the system have a number, those of Arrow none.
+        is_of_system = isinstance(error, OSError) and error.errno is not None
+        is_of_system = is_of_system or isinstance(error, FileNotFoundError | MemoryError)
+        found.of_data = failure is None and not (is_of_system or file.is_changed)
         raise found.locate(operator=operator, file=file.path, row_group=row_group, part=part) from error
-
-
-def _is_of_storage(error: Exception, file: File) -> bool:
-    """Whether the file could not be read, for whatever it holds. Errors of the system have a number, those of Arrow none."""
-    numbered = isinstance(error, OSError) and error.errno is not None
-    return numbered or isinstance(error, FileNotFoundError | MemoryError) or file.is_changed
 
 
 def _fault(error: Exception, file: File) -> str:

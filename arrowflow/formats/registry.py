@@ -98,9 +98,7 @@ def configured(format: Format, options: Mapping[str, Any]) -> Format:
             raise PlanError(
                 f"{reader_of(format)}: the format {format.name!r} has no option {name!r}; {names}"
             )
-    found: Any = format
-    made: Format = dataclasses.replace(found, **options) if options else format
-    return made
+    return dataclasses.replace(format, **options) if options else format  # type: ignore[type-var]
 
 
 def arguments(format: Format) -> Mapping[str, Any]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 Memory = npt.NDArray[np.uint8]
 
 
-def binary_column(sizes: Sequence[int | None]) -> tuple[pa.Array, list[Memory]]:
-    """Returns a column of binary whose values have these sizes, and the memory of each; None stands for null.
+def binary_column(sizes: Sequence[int]) -> tuple[pa.Array, list[Memory]]:
+    """Returns a column of binary whose values have these sizes, and the memory of each.
 
     The caller fills the memory before anybody reads the column.
 
@@ -20,21 +20,19 @@ def binary_column(sizes: Sequence[int | None]) -> tuple[pa.Array, list[Memory]]:
         pa.ArrowInvalid: The values do not fit one column.
 
     Examples:
-        >>> column, memory = binary_column([2, None, 1])
+        >>> column, memory = binary_column([2, 0, 1])
         >>> memory[0][:] = 97
         >>> memory[2][:] = 98
         >>> column.to_pylist()
-        [b'aa', None, b'b']
+        [b'aa', b'', b'b']
     """
-    ends = np.cumsum([0, *(size or 0 for size in sizes)], dtype=np.int64)
+    ends = np.cumsum([0, *sizes], dtype=np.int64)
     if ends[-1] > np.iinfo(np.int32).max:
         raise pa.ArrowInvalid(
             f"{len(sizes):,} values have {int(ends[-1]):,} bytes, and a column of binary holds 2 GiB"
         )
     values = pa.allocate_buffer(int(ends[-1]))
-    valid = np.array([size is not None for size in sizes], np.bool_)
-    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     column = pa.Array.from_buffers(
-        pa.binary(), len(sizes), [bitmap, pa.py_buffer(ends.astype(np.int32)), values]
+        pa.binary(), len(sizes), [None, pa.py_buffer(ends.astype(np.int32)), values]
     )
     return column, np.split(np.frombuffer(values, np.uint8), ends[1:-1])[: len(sizes)]

@@ -58,6 +58,10 @@ class Context(Services, Lender, Protocol):
     def epoch(self) -> int:
         """The epoch of the stream that the kernel belongs to."""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether what kernels make may be kept for later epochs, and be taken from earlier ones."""
+
     def plan(self, node: Node, first_place: int) -> SubPlan:
         """Makes a plan that was only known now ready to be opened. Does I/O: from `apply` or `read`.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from arrowflow.bad_rows import NO_BAD_ROWS, BadRow, LeftOut
-from arrowflow.kernels.kept import Key
+from arrowflow.kernels.kept import KeptGroup, Key
 from arrowflow.plan.position import Position
 
 
@@ -21,6 +23,28 @@ class Payload(Protocol):
     @property
     def num_rows(self) -> int:
         """Its rows."""
+
+
+@dataclass(slots=True)
+class Noted(Payload):
+    """A chunk, a record batch or a payload, with what a kernel noted about its rows: subclasses have fields for that."""
+
+    chunk: Any
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.chunk.num_rows)
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer | None, ...]:
+        """The buffers of the chunk and of arrays, which the ledger counts."""
+        chunk, values = self.chunk, [getattr(self, each.name) for each in fields(self)]
+        arrays = (value for value in values if isinstance(value, np.ndarray))
+        if isinstance(chunk, pa.RecordBatch):
+            found = [buffer for column in chunk.columns for buffer in column.buffers()]
+        else:
+            found = chunk.buffers
+        return (*map(pa.py_buffer, arrays), *found)
 
 
 class Claim(Protocol):
@@ -149,6 +173,25 @@ class Made(NamedTuple):
     left_out: LeftOut = NO_BAD_ROWS
     key: Key | None = None
     is_kept: bool = False
+
+
+class Recalled(NamedTuple):
+    """The result of a stateless kernel that keeps what it makes for later epochs, see `KernelSpec.keeps`.
+
+    Attributes:
+        chunk: The result.
+        group: What to keep of it, if anything.
+        images: Images of it that were kept already.
+    """
+
+    chunk: Payload
+    group: KeptGroup | None
+    images: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the result."""
+        return self.chunk.num_rows
 
 
 class Outcome(NamedTuple):

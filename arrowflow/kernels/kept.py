@@ -1,4 +1,4 @@
-"""`KeptChunks`: the chunks of a source that later epochs take from memory, as the reader and the executor share them.
+"""`Kept`: what later epochs take from memory, as kernels and the executor share it. `KeptChunks`: the chunks of a source.
 
 A source of files and the column operators in the same call make a chunk from the bytes of one split alone. So that
 chunk is the same in every epoch, whatever the order. Decisions:
@@ -24,6 +24,8 @@ chunk is the same in every epoch, whatever the order. Decisions:
   copies an epoch of `stream` takes an eighth of the CPU, one of `wide` a ninth, and one of forty columns of plain floats
   all but the same. The epoch that makes the copies takes 1.1 to 1.2 times. A private map in place of a copy would cost its
   consumer a page fault for each page, which took as long as the copy, and three times as long where it writes.
+* **Images.** Where `decode_image` after the source keeps pixels, see `KeptImages`, chunks of local files are kept only if they
+  took `DEAR_SECONDS` a byte, whatever a user asks for. So bytes that are soon read again leave the pixels the room.
 * **Bytes.** The executor counts kept chunks in the ledger, apart from what is used: see `executor.keeping`.
 """
 
@@ -31,10 +33,12 @@ from __future__ import annotations
 
 import functools
 import mmap
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.workarounds.slices import concatenable
@@ -55,7 +59,7 @@ MAPPED_BYTES: Final = 1 << 20
 """Bytes of copies from which on they have a map of their own. A process may have some 65,000 maps."""
 
 PADDING: Final = 64
-"""What is added to `PINNED_SHARE` for each buffer: that of eight flags takes a byte."""
+"""An addition to `PINNED_SHARE` for each buffer: that of eight flags takes a byte."""
 
 Key = tuple[int, int, int, str]
 """A split, the first row of it, the row that follows, and the version of its file; "" of local files."""
@@ -64,17 +68,17 @@ NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
 
 
 class KeptGroup:
-    """The results of one call that are kept together, since chunks of one call may share buffers.
+    """The results of one call that are kept together, since results of one call may share buffers.
 
     Attributes:
-        chunks: The chunks, by key.
+        chunks: The results, by key.
         buffers: Bytes of their buffers, by address.
         num_bytes: All of these.
     """
 
     __slots__ = ("buffers", "chunks", "num_bytes")
 
-    def __init__(self, chunks: Mapping[Key, KeptChunk], buffers: Mapping[int, int]) -> None:
+    def __init__(self, chunks: Mapping[Any, Any], buffers: Mapping[int, int]) -> None:
         self.chunks = chunks
         self.buffers = buffers
         self.num_bytes = sum(buffers.values())
@@ -92,22 +96,20 @@ class KeptChunk(NamedTuple):
     buffers: Mapping[int, int]
 
 
-class KeptChunks:
-    """The kept chunks of one source. `executor.keeping` makes all changes under its lock; any thread looks chunks up.
+class Kept(ABC):
+    """Results of one kernel that later epochs take from memory: the base of `KeptChunks` and `KeptImages`.
+
+    `executor.keeping` makes all changes under its lock; any thread looks results up.
 
     Args:
         asked_bytes: The most bytes to keep, as a user says; None for half of a run's budget.
-        copies: Whether consumers may write the memory of chunks, so that kept ones are copied on their way in and out.
-        source_rows: About how many rows all splits have; 0 if nobody knows.
-        is_local: Whether what is not kept has to be decoded only, and not fetched.
 
     Attributes:
-        chunks: The chunks by key.
+        chunks: The results by key.
         groups: The groups, in the order in which they came.
         num_bytes: Their bytes.
         most_bytes: The most bytes that it takes, since others had to go, or did not fit; None before that.
-        sizes: The bytes of the rows of every chunk that was made so far, by key.
-        ledgers: Weak references to the ledgers of the runs that count the chunks; replaced as a whole.
+        ledgers: Weak references to the ledgers of the runs that count the groups; replaced as a whole.
         is_gone: Whether its plan is gone. Then it keeps nothing.
     """
 
@@ -115,54 +117,37 @@ class KeptChunks:
         "__weakref__",
         "asked_bytes",
         "chunks",
-        "copies",
         "groups",
         "is_gone",
-        "is_local",
         "ledgers",
         "most_bytes",
         "num_bytes",
-        "sizes",
-        "source_rows",
     )
 
-    def __init__(
-        self,
-        asked_bytes: int | None = None,
-        *,
-        copies: bool = False,
-        source_rows: int = 0,
-        is_local: bool = True,
-    ) -> None:
-        self.is_local = is_local
+    what: ClassVar[str]
+    """The word for the results in what users read."""
+
+    def __init__(self, asked_bytes: int | None = None) -> None:
         self.asked_bytes = asked_bytes
         self.most_bytes: int | None = None
-        self.copies = copies
-        self.source_rows = source_rows
-        self.chunks: dict[Key, KeptChunk] = {}
+        self.chunks: dict[Any, Any] = {}
         self.groups: dict[KeptGroup, None] = {}
         self.num_bytes = 0
-        self.sizes: dict[Key, int] = {}
         self.ledgers: tuple[Any, ...] = ()
         self.is_gone = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process begins without chunks."""
-        arguments: dict[str, Any] = {
-            "copies": self.copies,
-            "source_rows": self.source_rows,
-            "is_local": self.is_local,
-        }
-        return functools.partial(KeptChunks, **arguments), (self.asked_bytes,)
+        """A copy in another process begins without results."""
+        return type(self), (self.asked_bytes,)
 
     def clear(self) -> None:
-        """Lets go of all chunks: the plan is gone. New objects take the place of those that a thread may read.
+        """Lets go of all results: the plan is gone. New objects take the place of those that a thread may read.
 
-        The garbage collector may finalize a plan before its run, whose workers still add chunks. So `executor.keeping.add`
+        The garbage collector may finalize a plan before its run, whose workers still add groups. So `executor.keeping.add`
         looks at `is_gone` after it has added some: either `clear` finds them, or `add` finds the flag.
         """
         self.is_gone = True
-        self.chunks, self.groups, self.sizes, self.num_bytes = {}, {}, {}, 0
+        self.chunks, self.groups, self.num_bytes = {}, {}, 0
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether so many bytes more stay within its own limit."""
@@ -171,16 +156,69 @@ class KeptChunks:
         return self.most_bytes is None or self.num_bytes + num_bytes <= self.most_bytes
 
     @property
+    @abstractmethod
     def total_bytes(self) -> int:
-        """The bytes of all chunks that were made so far, kept or not."""
-        sizes, chunks = self.sizes.copy(), self.chunks
-        return self.num_bytes + sum(size for key, size in sizes.items() if key not in chunks)
+        """The bytes of all results that were made so far, kept or not."""
 
     def facts(self) -> tuple[str, ...]:
         """Returns how much is kept, for people."""
-        if not self.sizes:
-            return ("keeps chunks for later epochs, if there is room",)
+        if not self.total_bytes:
+            return (f"keeps {self.what} for later epochs, if there is room",)
         return (f"keeps {self.num_bytes:,} of {self.total_bytes:,} bytes for later epochs",)
+
+
+class KeptChunks(Kept):
+    """The kept chunks of one source.
+
+    Args:
+        asked_bytes: As in `Kept`.
+        copies: Whether consumers may write the memory of chunks, so that kept ones are copied on their way in and out.
+        source_rows: About how many rows all splits have; 0 if nobody knows.
+        is_local: Whether what is not kept has to be decoded only, and not fetched.
+        only_dear: Whether images that are decoded of them are kept, too, so that chunks which are soon read leave them the room.
+
+    Attributes:
+        sizes: The bytes of the rows of every chunk that was made so far, by key.
+    """
+
+    __slots__ = ("copies", "is_local", "only_dear", "sizes", "source_rows")
+
+    what = "chunks"
+    chunks: dict[Key, KeptChunk]
+
+    def __init__(
+        self,
+        asked_bytes: int | None = None,
+        *,
+        copies: bool = False,
+        source_rows: int = 0,
+        is_local: bool = True,
+        only_dear: bool = False,
+    ) -> None:
+        super().__init__(asked_bytes)
+        self.is_local = is_local
+        self.only_dear = only_dear
+        self.copies = copies
+        self.source_rows = source_rows
+        self.sizes: dict[Key, int] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments: dict[str, Any] = {
+            "copies": self.copies,
+            "source_rows": self.source_rows,
+            "is_local": self.is_local,
+            "only_dear": self.only_dear,
+        }
+        return functools.partial(KeptChunks, **arguments), (self.asked_bytes,)
+
+    def clear(self) -> None:
+        super().clear()
+        self.sizes = {}
+
+    @property
+    def total_bytes(self) -> int:
+        sizes, chunks = self.sizes.copy(), self.chunks
+        return self.num_bytes + sum(size for key, size in sizes.items() if key not in chunks)
 
     def take(self, kept: KeptChunk) -> pa.RecordBatch:
         """Returns the rows of a kept chunk for one consumer. Any thread."""
@@ -199,15 +237,17 @@ class KeptChunks:
         found = [(key, chunk, buffers) for key, chunk, buffers in made if isinstance(chunk, pa.RecordBatch)]
         if not found:
             return None
+        num_bytes = sum(chunk.nbytes for _, chunk, _ in found if chunk.num_rows)
+        is_cheap = self.is_local and cpu < DEAR_SECONDS * num_bytes
+        if is_cheap and self.only_dear:
+            return None
         again = self.asked_bytes is not None or all(key in sizes for key, _, _ in found)
         found = [
             (key, chunk, buffers) if chunk.num_rows else (key, NO_ROWS, {}) for key, chunk, buffers in found
         ]
         own = {key: chunk.nbytes for key, chunk, _ in found}
         sizes.update(own)
-        num_bytes = sum(own.values())
-        is_cheap = self.copies and self.is_local and cpu < DEAR_SECONDS * num_bytes
-        if not self.has_room(num_bytes) or (is_cheap and self.asked_bytes is None):
+        if not self.has_room(num_bytes) or (self.copies and is_cheap and self.asked_bytes is None):
             return None
         pinned = {address: size for _, _, buffers in found for address, size in buffers.items()}
         whole = _whole_sizes(chunk for _, chunk, _ in found)
@@ -262,8 +302,7 @@ def _stored(chunks: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, Mapp
     streams = [stream_bytes(chunk) for chunk in chunks]
     if sum(streams) < MAPPED_BYTES:
         return [(copy, sizes_of(copy)) for copy in map(copied, chunks)]
-    memory = mmap.mmap(-1, sum(streams), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    rest = np.frombuffer(memory, np.uint8)
+    rest = new_map(sum(streams))
     spare = -sum(streams) % mmap.PAGESIZE
     copies: list[tuple[pa.RecordBatch, Mapping[int, int]]] = []
     for chunk, num_bytes in zip(chunks, streams, strict=True):
@@ -274,11 +313,19 @@ def _stored(chunks: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, Mapp
         if not copy.schema.equals(chunk.schema):
             copy, num_bytes = copied(chunk), 0
         buffers = sizes_of(copy)
-        # What lies between the buffers, and behind the last chunk, counts as one more, where the stream begins.
+        # Bytes between the buffers, and behind the last chunk, count as one more, where the stream begins.
         beside = max(0, num_bytes - sum(buffers.values())) + spare
         copies.append((copy, buffers | {own.address: beside}))
         spare = 0
     return copies
+
+
+def new_map(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Returns so many bytes of memory from the system, and those up to the end of their last page."""
+    memory = mmap.mmap(
+        -1, num_bytes + -num_bytes % mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )
+    return np.frombuffer(memory, np.uint8)
 
 
 def copied(chunk: pa.RecordBatch) -> pa.RecordBatch:

@@ -76,7 +76,7 @@ class StatelessKernel(ABC):
         """Any worker, several chunks at once. Never called for a chunk without rows.
 
         If it raises, all chunks before this one are delivered, and no row of this one. With a serial kernel of the same
-        operator right after it, it may return an `Outcome`.
+        operator right after it, it may return an `Outcome`. Where it keeps what it makes, it may return it as `Recalled`.
         """
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
-from arrowflow.kernels.kept import KeptChunks
+from arrowflow.kernels.kept import Kept
 from arrowflow.kernels.kinds import Kernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns, Node
@@ -22,14 +22,14 @@ Kind = Literal["source", "reader", "stateless", "serial", "boundary", "buffer"]
 Cost = Literal["computes", "waits", "unknown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KernelSpec:
     """How the planner learns of a kernel without making one.
 
     Attributes:
-        operator: Name of the operator, for errors and statistics.
         kind: The kind of kernel; `buffer` has none and only sets how far the stage before it may run ahead.
         make: Makes the kernel of one stream.
+        operator: Name of the operator, for errors and statistics; empty for the one whose kernel it is.
         phase: Name of its calls in a timeline ("open", "read", "decode"); empty for the operator's name.
         engine: Where its work runs, for `explain`: "arrow", "numpy", "polars", "python" or mixtures.
         max_calls: Calls at the same time that the user asked for, or None for the CPU budget.
@@ -51,21 +51,22 @@ class KernelSpec:
         sees_borders: Whether the borders between the chunks that it gets, and their splits, decide anything.
         fixed: Makes the kernel to take instead where the consumer or a kernel after it sees borders; None where borders
             of its chunks do not depend on timing anyway.
-        facts: Returns lines for `explain`, one per fact; called for nothing else.
+        facts: A line for `explain`, or a function that returns several; called for nothing else.
         holds_lock: Whether its calls hold the interpreter lock nearly all of their time. Another thread would then make
             calls in place of this thread, not beside it.
         process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
             and called there, one call at a time. The context there has `epoch` and `run_storage` alone.
         fuses: Whether a stateless kernel after this one may run in the same call.
-        keeps: Where a reader keeps what its call makes for later epochs, if it does. Only kernels that repeat are then in
-            its call.
+        keeps: Where a reader or a stateless kernel keeps what it makes for later epochs, if it does. Only kernels that
+            repeat are then in the call after a reader.
         repeats: Whether a stateless kernel makes the same of the same chunk in every epoch, and calls no user's function.
         title: Its name in `explain`, statistics and timelines; empty for the operator's name. The planner sets it.
     """
 
-    operator: str
     kind: Kind
     make: Callable[[Context], Kernel] | None = None
+    _: KW_ONLY
+    operator: str = ""
     phase: str = ""
     engine: str = "python"
     max_calls: int | None = None
@@ -83,11 +84,11 @@ class KernelSpec:
     runs_last: tuple[str, ...] = ()
     sees_borders: bool = False
     fixed: Callable[[Context], Kernel] | None = None
-    facts: Callable[[], tuple[str, ...]] = tuple
+    facts: str | Callable[[], tuple[str, ...]] = tuple
     holds_lock: bool = False
     process: bool = False
     fuses: bool = True
-    keeps: KeptChunks | None = None
+    keeps: Kept | None = None
     repeats: bool = False
     title: str = ""
 
@@ -96,14 +97,23 @@ class KernelSpec:
 class Operator(Node):
     """A node that says which kernels run it: the base of everything in `arrowflow.ops`."""
 
+    @classmethod
+    def of(cls, *arguments: Any, **named: Any) -> Any:
+        """Returns the node, with arguments as users write them. Called by the method of `Dataset`, if it checks any.
+
+        Raises:
+            PlanError: An argument is not valid, or two contradict each other.
+        """
+        raise NotImplementedError
+
     @property
     def title(self) -> str:
         """A name that tells this operator from others of its kind, such as `map(decode)`; empty if there is none."""
         return ""
 
     @abstractmethod
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns its kernels, from its input to its output. Called by the planner, on bound nodes only."""
+    def lower(self, options: ResolvedOptions) -> KernelSpec | tuple[KernelSpec, ...]:
+        """Returns its kernel, or several from its input to its output. Called by the planner, on bound nodes only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,16 +19,14 @@ def recut_specs(node: PieceOperator) -> tuple[KernelSpec, ...]:
     pieces = node.pieces
     if pieces is None:
         return ()
-    return (
-        KernelSpec(
-            operator=node.name,
-            kind="serial",
-            make=lambda context: RecutKernel(pieces),
-            position=Shape(RecutPosition),
-            sees_borders=True,
-            facts=lambda: (pieces.describe(),),
-        ),
+    spec = KernelSpec(
+        "serial",
+        lambda context: RecutKernel(pieces),
+        position=Shape(RecutPosition),
+        sees_borders=True,
+        facts=pieces.describe(),
     )
+    return (spec,)
 
 
 class RecutPosition(NamedTuple):

@@ -6,27 +6,27 @@ No tuner may reorder the operators of a user across a user function. But the tun
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from arrowflow.autotune.limit import SATURATED, WANTS_MORE, few_connections, least, waiting_after_start
 from arrowflow.autotune.model import LOCK
 from arrowflow.physical.tuning import StageKey, StageStatistics, Statistics
 
-INFLATES = 2.0
-COSTLY_SHARE = 0.3
-WORTH_SHARE = 0.1
+INFLATES: Final = 2.0
+COSTLY_SHARE: Final = 0.3
+WORTH_SHARE: Final = 0.1
 """A cache is worth a line if it saves this share of an epoch."""
+
 FEW_ROWS, MANY_CALLS = 8, 200
 MAPS = ("map", "map_rows")
 LONG_SECONDS, GOOD_SECONDS = 1.0, 0.25
 """A call that is too long, and one that is not."""
-LEAST_SECONDS = 0.5
-"""Shorter runs say nothing, and gain nothing."""
 
 
 def advice(statistics: Statistics) -> tuple[str, ...]:
     """Returns worthwhile changes in words; nothing where all is well or nothing is known yet."""
-    if statistics.seconds < LEAST_SECONDS:
-        return ()
+    if statistics.seconds < 0.5:
+        return ()  # so short a run says nothing, and gains nothing
     stages = statistics.stages
     return (
         *_inflating(stages),

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from arrowflow.errors import cut
 from arrowflow.observe.charts import safe
+from arrowflow.plan.node import Node
 
 MAX_LETTERS: Final = 56
 """Letters of a box; the whole line is its tooltip."""
 _LETTER, _HEIGHT, _ROOM, _GAP = 7.3, 26.0, 22.0, 18.0
-
-
-class Operator(Protocol):
-    """A node of a plan, as far as a picture is concerned."""
-
-    @property
-    def inputs(self) -> Sequence[Operator]:
-        """The nodes before it."""
-
-    def describe(self) -> str:
-        """Returns it in one line."""
 
 
 class _Box(NamedTuple):
@@ -42,7 +32,7 @@ class _Box(NamedTuple):
         return self.level * (_HEIGHT + _ROOM) + 1
 
 
-def diagram(plan: Operator) -> str:
+def diagram(plan: Node) -> str:
     """Returns the SVG text of a plan: a box an operator, and lines from the boxes before it."""
     last, width = _placed(plan, 1.0)
     height = last.top + _HEIGHT + 1
@@ -56,7 +46,7 @@ def diagram(plan: Operator) -> str:
     )
 
 
-def _placed(plan: Operator, left: float) -> tuple[_Box, float]:
+def _placed(plan: Node, left: float) -> tuple[_Box, float]:
     """Returns a box at `left` or right of it, and where the room for it and its inputs ends."""
     text = plan.describe()
     width = min(len(text), MAX_LETTERS) * _LETTER + 20

@@ -9,9 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
 from arrowflow.observe.charts import drawn_series, drawn_timeline, over_time, safe
-from arrowflow.observe.report import HEADER, cells, operators_of, report, tuned
+from arrowflow.observe.report import HEADER, cells, forecasts, operators_of, report, tuned
 from arrowflow.observe.traces import Trace, read_trace
-from arrowflow.observe.what_if import forecasts
 from arrowflow.physical.tuning import Statistics
 
 PACKAGES: Final = ("arrowflow", "pyarrow", "numpy", "polars", "torch", "jax")
@@ -86,7 +85,7 @@ class Figure(NamedTuple):
     """A figure of a run in a tile.
 
     Attributes:
-        title: What it is.
+        title: Its name for users.
         name: The field or property of `Statistics`.
         shown: Its value in words.
         beside: Its unit or remark, in small letters.

@@ -7,17 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from arrowflow.observe.traces import (
-    LEAST_SHARE,
-    Bar,
-    Trace,
-    colour_of,
-    limit_of,
-    merged,
-    read_trace,
-    rows_of,
-    title_of,
-)
+from arrowflow.observe import traces
 from arrowflow.optional import optional
 
 if TYPE_CHECKING:
@@ -45,8 +35,8 @@ def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes
         >>> figure = plot_timeline({"traceEvents": spans})  # doctest: +SKIP
         >>> figure.savefig("timeline.png")  # doctest: +SKIP
     """
-    read = read_trace(trace, "plot_timeline")
-    rows, left_out = rows_of(read)
+    read = traces.read_trace(trace, "plot_timeline")
+    rows, left_out = traces.rows_of(read)
     if ax is None:
         height = 1.4 + 0.5 * sum(_height(lanes) + _GAP for lanes in rows.values())
         ax = (
@@ -60,9 +50,13 @@ def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes
     ax.set_xlim(0, read.length)
     waited = sum(bar.busy for bar in read.steps.get("wait", []))
     share = f", {100 * waited / read.length:.0f} % of it in next()" if waited else ""
-    limit = f": {found}" if (found := limit_of(read)) else ""
+    limit = f": {found}" if (found := traces.limit_of(read)) else ""
     ax.set_title(f"{read.length:,.1f} {read.unit} in total{share}{limit}", loc="left", pad=24)
-    notes = [f"under {100 * LEAST_SHARE:.0f} % of the time each: {', '.join(left_out)}"] if left_out else []
+    notes = (
+        [f"under {100 * traces.LEAST_SHARE:.0f} % of the time each: {', '.join(left_out)}"]
+        if left_out
+        else []
+    )
     notes += [f"{read.num_dropped:,} later events were not kept"] if read.num_dropped else []
     ax.set_xlabel("\n".join([f"time in {read.unit}", *notes]))
     return cast("Figure", ax.figure)
@@ -72,7 +66,7 @@ def _height(lanes: Sequence[Any]) -> float:
     return min(0.7 + 0.3 * max(len(lanes), 1), 4.0)
 
 
-def _draw_epochs(ax: Axes, read: Trace, pixel: float) -> None:
+def _draw_epochs(ax: Axes, read: traces.Trace, pixel: float) -> None:
     ends = [began for began, _ in read.epochs[1:]] + [read.length]
     for place, ((began, number), ended) in enumerate(zip(read.epochs, ends, strict=False)):
         pale = ("#F4F4F4", "#FFFFFF")[place % 2]
@@ -83,7 +77,9 @@ def _draw_epochs(ax: Axes, read: Trace, pixel: float) -> None:
         ax.text(middle, 1.01, label, transform=above, ha="center", va="bottom", color="#555555")
 
 
-def _draw_rows(ax: Axes, rows: Mapping[str, list[list[Bar]]], waits: list[Bar], pixel: float) -> None:
+def _draw_rows(
+    ax: Axes, rows: Mapping[str, list[list[traces.Bar]]], waits: list[traces.Bar], pixel: float
+) -> None:
     top, centres = 0.0, []
     for name, lanes in rows.items():
         height = _height(lanes)
@@ -91,24 +87,24 @@ def _draw_rows(ax: Axes, rows: Mapping[str, list[list[Bar]]], waits: list[Bar], 
             grey = {"facecolors": "#CCCCCC", "linewidths": 0, "hatch": "////"}
             _draw_bars(ax, waits, (top, height), pixel, "", gid="Wait", label="in next()", **grey)
             ax.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=1.7, frameon=False)
-        colour = colour_of(name)
+        colour = traces.colour_of(name)
         # The grey between two steps parts them; white edges would cover it.
-        style = {"gid": title_of(name)} | ({"linewidths": 0} if name == "step" and waits else {})
+        style = {"gid": traces.title_of(name)} | ({"linewidths": 0} if name == "step" and waits else {})
         for number, lane in enumerate(lanes):
             place = (top + number * height / len(lanes), height / len(lanes))
             _draw_bars(ax, lane, place, pixel, colour, **style)
         centres.append(top + height / 2)
         top += height + _GAP
-    ax.set_yticks(centres, [title_of(name) for name in rows])
+    ax.set_yticks(centres, [traces.title_of(name) for name in rows])
     ax.set_ylim(top, -_GAP)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _draw_bars(
-    ax: Axes, bars: list[Bar], place: tuple[float, float], pixel: float, colour: str, **style: Any
+    ax: Axes, bars: list[traces.Bar], place: tuple[float, float], pixel: float, colour: str, **style: Any
 ) -> None:
-    drawn = merged(bars, pixel)
+    drawn = traces.merged(bars, pixel)
     # A pixel wide, to be seen, but not over the next one: where pale bars overlap they look busy.
     following = [*(bar.began for bar in drawn[1:]), math.inf]
     widths = [

@@ -19,9 +19,6 @@ from arrowflow.interrupts import interruption
 
 logger = logging.getLogger("arrowflow")
 
-RECENT_REDRAWS: Final = 50
-"""Redraws over which the shown rate and waiting are taken while an epoch runs: 5 s."""
-
 WIDE: Final = 100
 NARROW: Final = 72
 """Columns of a terminal from which everything has room, and under which the bar itself and the time have none."""
@@ -76,7 +73,7 @@ class ProgressBar:
         self._interval_seconds = math.inf
         self._due = -math.inf
         self._latest: tuple[int, float, float, int] = Mark()
-        self._marks = deque([Mark()], maxlen=RECENT_REDRAWS)
+        self._marks = deque([Mark()], maxlen=50)  # of 5 s: rate and waiting are taken over these redraws
         self._try(lambda: self._open(total_rows, epoch, file))
 
     def _open(self, total_rows: int | None, epoch: int | str, file: TextIO | None) -> None:
@@ -208,16 +205,16 @@ def _shown(rows: int, total_rows: int | None, since: Mark, latest: Mark) -> dict
     return {
         "elapsed": latest.seconds,
         "rate": rate,
-        "counted": _scaled(rows, 1000, COUNTS),
-        "expected": _scaled(total_rows or 0, 1000, COUNTS),
+        "counted": scaled(rows, 1000, COUNTS),
+        "expected": scaled(total_rows or 0, 1000, COUNTS),
         "exact": f"{rows:,}",
-        "speed": "?" if rate is None else _scaled(rate, 1000, COUNTS),
+        "speed": "?" if rate is None else scaled(rate, 1000, COUNTS),
         "waiting": "?" if waited is None else f"{waited:.0%}".replace("%", " %"),
-        "memory": _scaled(latest.ledger_bytes, 1024, BYTES),
+        "memory": scaled(latest.ledger_bytes, 1024, BYTES),
     }
 
 
-def _scaled(value: float, step: int, units: Sequence[str]) -> str:
+def scaled(value: float, step: int, units: Sequence[str]) -> str:
     """Returns a number with its unit; a number under 10 of a larger unit has one decimal."""
     power = 0
     while value >= step - 0.5 and power < len(units) - 1:

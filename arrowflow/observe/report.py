@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from arrowflow.autotune.limit import SATURATED, WANTS_MORE, phrase, waiting_after_start
+from arrowflow.autotune.limit import SATURATED, WANTS_MORE, Forecast, forecast, phrase, waiting_after_start
 from arrowflow.autotune.model import LOCK
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.errors import counted, cut, printable
+from arrowflow.errors import PlanError, counted, cut, printable, shown
+from arrowflow.options import available_cpus, check_size
 from arrowflow.physical.totals import stages_together
 from arrowflow.physical.tuning import ClusterStatistics, EngineStatistics, StageStatistics, Statistics
 
@@ -24,8 +26,6 @@ FOLDED_SHARE = 0.01
 NAME_WIDTH = 44
 IDLE_SHARE, IDLE_SECONDS = 0.02, 0.1
 """Cores that are idle for one reason are named from this share of the CPU budget on, and so many seconds of a core."""
-LONG_PLANNING_SECONDS = 0.1
-"""Planning is named from this time on."""
 
 HEADER = ("stage", "rows/s", "cores", "in flight", "ready", "memory", "")
 
@@ -77,18 +77,20 @@ def _figures(statistics: Statistics) -> str:
 
 def _planning(statistics: Statistics) -> Iterator[str]:
     """Yields a line on the time before the first batch was asked for, if it is worth one."""
-    if statistics.planning_seconds >= LONG_PLANNING_SECONDS:
+    if statistics.planning_seconds >= 0.1:
         yield f"planning: {statistics.planning_seconds:.2f} s, before the first batch was asked for"
 
 
 def _kept(statistics: Statistics) -> Iterator[str]:
     """Yields a line on chunks that are kept for later epochs, if there are any."""
-    if statistics.kept_bytes or statistics.kept_rows:
+    taken = {"rows": statistics.kept_rows, "images": statistics.kept_images}
+    if statistics.kept_bytes or any(taken.values()):
         kept, all_bytes = statistics.kept_bytes, statistics.keepable_bytes
         more = "" if kept >= all_bytes else "; more ram_budget would save more decoding"
+        found = [f"{number:,} {what}" for what, number in taken.items() if number] or ["0 rows"]
         yield (
             f"kept in memory for later epochs: {_mib(kept)} of {_mib(max(kept, all_bytes))} MiB; "
-            f"{statistics.kept_rows:,} rows of this run were not decoded again{more}"
+            f"{' and '.join(found)} of this run were not decoded again{more}"
         )
 
 
@@ -285,3 +287,46 @@ def tuned(stage: StageStatistics) -> str:
             f"{stage.limits.max_turn_chunks:,} chunks wait for their turn"
         )
     return f"{calls}; {stage.limits.reason}" if stage.limits.reason else calls
+
+
+# ---------------------------------------------------------------- with another CPU budget
+
+
+def predicted(statistics: Statistics, what_if: Any) -> str:
+    """Returns the line of `explain` for other options.
+
+    Raises:
+        PlanError: Another option than `cpu_budget` is named, or none, or the budget is no number of cores.
+    """
+    if not isinstance(what_if, Mapping) or list(what_if) != ["cpu_budget"]:
+        given = list(what_if) if isinstance(what_if, Mapping) else what_if
+        raise PlanError(
+            f"explain: what_if takes the key 'cpu_budget' alone, such as {{'cpu_budget': 8}}, got {shown(given)}; the measurements of a run say "
+            "nothing of other options: run with them"
+        )
+    cores = check_size("explain", "what_if['cpu_budget']", what_if["cpu_budget"])
+    line = f"with cpu_budget={cores}"
+    if not _is_known(statistics):
+        return f"{line}: nothing is known yet, run an epoch first"
+    if statistics.cluster is not None:
+        return f"{line}: not known, as the lanes ran in the workers of a cluster"
+    found = forecast(statistics, cores)
+    here = available_cpus()
+    beyond = f", on a machine that has them (this one has {here})" if cores > here else ""
+    times = found.rows_per_second / statistics.rows_per_second
+    return (
+        f"{line} about {found.rows_per_second:,.0f} rows/s, {times:.2f} times as many{beyond}; {found.limit} would "
+        "limit you"
+    )
+
+
+def forecasts(statistics: Statistics) -> Iterator[tuple[int, Forecast]]:
+    """Yields CPU budgets, and what a run would do under them; nothing where that is not known."""
+    if _is_known(statistics) and statistics.cluster is None:
+        budgets = {max(1, int(times * statistics.cpu_budget)) for times in (0.5, 2, 4)}
+        for cores in sorted(budgets - {statistics.cpu_budget}):
+            yield cores, forecast(statistics, cores)
+
+
+def _is_known(statistics: Statistics) -> bool:
+    return bool(statistics.stages) and statistics.rows > 0 and statistics.seconds > 0

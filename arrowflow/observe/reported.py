@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from arrowflow.observe.page import page
-from arrowflow.observe.report import report
-from arrowflow.observe.what_if import predicted
+from arrowflow.observe.report import predicted, report
 from arrowflow.observe.whole_file import write_whole
 from arrowflow.options import check_flag
 from arrowflow.physical.tuning import Statistics

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 from arrowflow.autotune.limit import WANTS_MORE
 from arrowflow.errors import ArrowflowError, SourceError
 
-_HEAD: Final = ("open", "read", "decode")
-_TAIL: Final = ("export", "step")
 LEAST_SHARE: Final = 0.02
 _NUMBER: Final = int | float
 # Okabe and Ito's colours, which colour-blind people tell apart.
@@ -23,8 +21,6 @@ _COLOURS: Final = {
     "step": "#0072B2",
     "export": "#777777",
 }
-_FUNCTIONS_COLOUR: Final = "#CC79A7"
-_OTHERS_COLOUR: Final = "#D55E00"
 _FUNCTIONS: Final = ("map", "map_rows", "flat_map", "scan", "filter", "group_by_window", "interleave")
 """Operators that call a user's function, with the function's name in their title."""
 
@@ -104,7 +100,7 @@ def _trace(spans: list[dict[str, Any]], marks: list[dict[str, Any]], num_dropped
 
 def rows_of(read: Trace) -> tuple[dict[str, list[list[Bar]]], list[str]]:
     """Returns the lanes of each row from top to bottom, and the titles of the rows that are left out."""
-    order = (*_HEAD, "", *_TAIL)
+    order = ("open", "read", "decode", "", "export", "step")
     # Between head and tail as they started: a step starts when the one in front of it has made something.
     present = dict.fromkeys(["step" if name == "wait" else name for name in read.steps])
     names = sorted(present, key=lambda name: order.index(name if name in order else ""))
@@ -166,4 +162,4 @@ def colour_of(name: str) -> str:
     """Returns the colour of a kind of work, the same in all pictures: a user's functions have one, other operators too."""
     operator, bracket, _ = name.partition("(")
     calls = bracket and operator in _FUNCTIONS
-    return _COLOURS.get(name, _FUNCTIONS_COLOUR if calls else _OTHERS_COLOUR)
+    return _COLOURS.get(name, "#CC79A7" if calls else "#D55E00")

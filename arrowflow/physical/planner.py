@@ -93,14 +93,15 @@ def _fixed(chain: Chain) -> Chain:
 
 
 def _titled(operator: Operator, options: ResolvedOptions, titles: Counter[str]) -> tuple[KernelSpec, ...]:
-    """Returns the kernels of an operator; from the second one of its title on, that has a number."""
-    specs, title = operator.lower(options), operator.title
-    if not title:
-        return specs
+    """Returns the kernels of an operator with its name; from the second one of its title on, that has a number."""
+    made, title = operator.lower(options), operator.title
     titles[title] += 1
-    if titles[title] > 1:
+    if title and titles[title] > 1:
         title += f" #{titles[title]}"
-    return tuple(dataclasses.replace(spec, title=title) for spec in specs)
+    specs = made if isinstance(made, tuple) else (made,)
+    return tuple(
+        dataclasses.replace(spec, operator=spec.operator or operator.name, title=title) for spec in specs
+    )
 
 
 def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:

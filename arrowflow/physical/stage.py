@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from arrowflow.kernels.context import SubPlan
-from arrowflow.kernels.kept import KeptChunks
+from arrowflow.kernels.kept import Kept
 from arrowflow.kernels.operator import Cost, KernelSpec
 from arrowflow.plan.position import Arrived, Position
 from arrowflow.plan.shape import Shape, altered
@@ -44,9 +44,9 @@ class StagePlan:
         return tuple(dict.fromkeys(spec.operator for spec in self.specs))
 
     @cached_property
-    def keeps(self) -> KeptChunks | None:
+    def keeps(self) -> Kept | None:
         """Where what its calls make is kept for later epochs, if it is."""
-        return None if self.head is None else self.head.keeps
+        return next((spec.keeps for spec in self.specs if spec.keeps is not None), None)
 
     @cached_property
     def titles(self) -> tuple[str, ...]:
@@ -184,7 +184,9 @@ def render_chain(chain: Chain, number: int = 1) -> list[str]:
         buffer = f", {stage.buffer_items} chunks ahead" if stage.buffer_items is not None else ""
         how = f"{fused}{_WHAT[stage.kind]}{calls}{buffer}; runs in {stage.engine}"
         lines.append(f"{index}. {' + '.join(stage.titles)} [{how}]")
-        lines += [f"   {spec.operator}: {fact}" for spec in stage.specs for fact in spec.facts()]
+        for spec in stage.specs:
+            facts = (spec.facts,) if isinstance(spec.facts, str) else spec.facts()
+            lines += [f"   {spec.operator}: {fact}" for fact in facts]
     return lines
 
 

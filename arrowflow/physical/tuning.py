@@ -333,6 +333,7 @@ class EngineStatistics:
     ledger_bytes: int = 0
     ledger_peak_bytes: int = 0
     kept_rows: int = 0
+    kept_images: int = 0
     kept_bytes: int = 0
     keepable_bytes: int = 0
     workers: int = 0
@@ -385,9 +386,10 @@ class Statistics(EngineStatistics):
         idle: Core seconds of the budget that no call used, by reason.
         retries: Reads that failed and were tried again, by what failed.
         kept_rows: Rows that this run took from chunks of earlier epochs, which it did not decode again.
-        kept_bytes: Bytes of the chunks that are kept for later epochs. They are part of `ledger_bytes`, and go before any
-            call waits for memory. Much less than `keepable_bytes`: a larger `ram_budget` would save more decoding.
-        keepable_bytes: Bytes of all chunks that would be kept if there were room.
+        kept_images: Images whose pixels `decode_image` took from earlier calls, and did not decode again.
+        kept_bytes: Bytes of the chunks and pixels that are kept for later epochs. They are part of `ledger_bytes`, and go before
+            any call waits for memory. Much less than `keepable_bytes`: a larger `ram_budget` would save more decoding.
+        keepable_bytes: Bytes of all chunks and pixels that would be kept if there were room.
         workers: Threads that were started.
         stages: One entry per stage, the most downstream first.
         cluster: The workers that ran the lanes, with an engine; None without one.

@@ -1,7 +1,7 @@
 """`FileSource`: a source whose rows follow from files; states, caches and runs ask it whether these are the same.
 
-Also which sources of a plan keep their chunks for later epochs, see `arrowflow.kernels.kept`, and which rows they need not
-read.
+Also which nodes of a plan keep what they make for later epochs, see `arrowflow.kernels.kept`, and which rows sources need
+not read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,22 @@ from arrowflow.plan.walk import fold, reading, rebuild
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSource(Node):
+class Keeps(Node):
+    """A node that may keep what it makes for later epochs."""
+
+    def keeping(self, asked_bytes: int | None, *, copies: bool, only_dear: bool) -> Node:
+        """Returns itself, with a place for what later epochs take from memory; itself where it has no use for one.
+
+        Args:
+            asked_bytes: The most bytes to keep, as a user says.
+            copies: Whether consumers may write the memory of the plan's sources.
+            only_dear: Whether an operator after it keeps what it makes of this, too.
+        """
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSource(Keeps):
     """A source that found files when it was bound. The defaults are those of a source that opens none of them."""
 
     @property
@@ -27,15 +42,6 @@ class FileSource(Node):
     def changed_file(self) -> str | None:
         """Returns a file on a local disk that is not what it was when the node was bound. Asked by caches."""
         return None
-
-    def keeping(self, asked_bytes: int | None, *, copies: bool) -> Node:
-        """Returns itself, with a place for chunks that later epochs take from memory; itself where it has no use for one.
-
-        Args:
-            asked_bytes: The most bytes to keep, as a user says.
-            copies: Whether its memory may be written by consumers.
-        """
-        return self
 
     def local_files(self) -> Sequence[str]:
         """Returns the paths of the files that it reads from disks of this machine. Asked by workers of a cluster."""
@@ -62,7 +68,7 @@ class FileSource(Node):
 
 
 def with_kept_chunks(plan: Node, asked_bytes: int | None) -> Node:
-    """Returns a bound plan whose sources keep chunks, if they can, and if each epoch reads them.
+    """Returns a bound plan whose nodes keep what they make, if they can, and if each epoch asks them for it.
 
     A plan hands out memory of its sources if its batches own their memory only as long as its sources own theirs. Such a
     plan keeps copies.
@@ -72,12 +78,16 @@ def with_kept_chunks(plan: Node, asked_bytes: int | None) -> Node:
     return _marked(plan, asked_bytes, copies=owned and not shared)
 
 
-def _marked(node: Node, asked_bytes: int | None, *, copies: bool) -> Node:
-    if isinstance(node, FileSource):
-        return node.keeping(asked_bytes, copies=copies)
+def _marked(node: Node, asked_bytes: int | None, *, copies: bool, only_dear: bool = False) -> Node:
     if node.traits.once:
         return node
-    return reading(node, [_marked(child, asked_bytes, copies=copies) for child in node.inputs])
+    kept: Node = node
+    if isinstance(node, Keeps):
+        kept = node.keeping(asked_bytes, copies=copies, only_dear=only_dear)
+        only_dear |= kept is not node
+    return reading(
+        kept, [_marked(child, asked_bytes, copies=copies, only_dear=only_dear) for child in node.inputs]
+    )
 
 
 def push_row_ranges(plan: Node) -> Node:

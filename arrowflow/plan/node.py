@@ -135,7 +135,10 @@ class Node(ABC):
         """
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns, per input, the columns it has to read so that the `wanted` ones of its output are right."""
+        """Returns, per input, the columns it has to read so that the `wanted` ones of its output are right.
+
+        There may be names that the input lacks, such as those of columns that it adds.
+        """
         return (None,) * len(self.inputs)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:

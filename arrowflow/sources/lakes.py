@@ -60,7 +60,7 @@ def read_delta(
             filesystem=filesystem,
             table=_as_table("read_delta", table),
             version=None if version is None else check_size("read_delta", "version", version, least=0),
-            log_options=_client("read_delta", "storage_options", storage_options),
+            client=_client("read_delta", "storage_options", storage_options),
             num_parallel_calls=parallel_calls("read_delta", num_parallel_calls),
             policy=BadRowPolicy("raise"),
         )
@@ -115,8 +115,8 @@ def read_iceberg(
             paths=(),
             filesystem=filesystem,
             table=location,
-            snapshot=None if snapshot is None else check_size("read_iceberg", "snapshot", snapshot, least=0),
-            properties=own if client is None else client,
+            version=None if snapshot is None else check_size("read_iceberg", "snapshot", snapshot, least=0),
+            client=own if client is None else client,
             num_parallel_calls=parallel_calls("read_iceberg", num_parallel_calls),
             policy=BadRowPolicy("raise"),
         )

@@ -12,7 +12,7 @@ from arrowflow.storage.objects import Objects
 from arrowflow.storage.requests import Requests
 from arrowflow.storage.retries import Services, about_credentials, is_of_client
 from arrowflow.storage.settings import Settings, place_of, shown_paths, without_secrets, wrong_settings
-from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
+from arrowflow.storage.store import Fetched, File, Mapped, Range, Store, coalesce
 from arrowflow.storage.versions import change_behind, note_version, remote_change, storage_failure, told_stamp
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Contents",
     "Fetched",
     "File",
+    "Mapped",
     "Objects",
     "Range",
     "Requests",

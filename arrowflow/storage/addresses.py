@@ -6,23 +6,16 @@ import importlib
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, PlanError, SourceError, shown
+from arrowflow.errors import ArrowflowError, PlanError, SourceError, shown, some
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage.clients import (
-    connections_of,
-    for_reads,
-    fsspec_client,
-    open_by_fsspec,
-    open_url,
-    open_with,
-)
+from arrowflow.storage import clients
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path, on_network
 from arrowflow.storage.requests import Requests
@@ -72,18 +65,18 @@ def resolve(
     try:
         located = [opener.locate(text) for text in wanted]
         is_own = requests.tries_again and not opener.given
-        filesystem = for_reads(opener.filesystem) if is_own else opener.filesystem
+        filesystem = clients.for_reads(opener.filesystem) if is_own else opener.filesystem
         listed = requests.persist(lambda _: list_paths(filesystem, located, suffixes, operator))
     except ArrowflowError as error:
         error.locate(operator=operator)
         raise
     except Exception as error:
-        raise opener.failed(f"cannot list {_shorten(wanted)}", wanted[0], error) from error
+        raise opener.failed(f"cannot list {some(wanted)}", wanted[0], error) from error
     files = as_files(filesystem, listed)
     is_network = files[0].is_local and on_network(file.path for file in files)
     if is_network:  # a file in use may change its number there
         files = tuple(replace(file, inode=None) for file in files)
-    connections = connections_of(filesystem, is_own=is_own)
+    connections = clients.connections_of(filesystem, is_own=is_own)
     return Store(filesystem, not is_network, is_network, connections, requests), files
 
 
@@ -168,7 +161,7 @@ class _Opener:
         return failed(SourceError, text, address, self.settings, error).locate(operator=self.operator)
 
     def _strip(self, text: str) -> str:
-        client = fsspec_client(self.filesystem)
+        client = clients.fsspec_client(self.filesystem)
         if client is not None:
             return str(client._strip_protocol(text))
         if _URL.match(text):
@@ -181,11 +174,11 @@ class _Opener:
     def _from_url(self, url: str) -> tuple[Any, str]:
         scheme = url.partition(":")[0]
         if self.settings is not None and self.settings.options:
-            return open_with(url, self.settings.options, self.operator) or self._by_fsspec(url)
+            return clients.open_with(url, self.settings.options, self.operator) or self._by_fsspec(url)
         if scheme == "hf":  # pyarrow takes fsspec's client, too, and does not name the package
             return self._by_fsspec(url)
         try:
-            return open_url(url)
+            return clients.open_url(url)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             if isinstance(error, pa.ArrowInvalid) and "Unrecognized filesystem type" not in str(error):
                 raise
@@ -193,7 +186,7 @@ class _Opener:
 
     def _by_fsspec(self, url: str) -> tuple[Any, str]:
         options = {} if self.settings is None else self.settings.options
-        filesystem, path = open_by_fsspec(url, options, self.operator)
+        filesystem, path = clients.open_by_fsspec(url, options, self.operator)
         return _as_arrow(filesystem, self.operator), path
 
     def _same(self, filesystem: Any, text: str) -> None:
@@ -262,7 +255,3 @@ def _as_texts(paths: object, operator: str) -> list[str]:
     if not texts:
         raise SourceError("no paths given; name at least one file").locate(operator=operator)
     return texts
-
-
-def _shorten(texts: Sequence[str]) -> str:
-    return ", ".join(map(repr, texts[:3])) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")

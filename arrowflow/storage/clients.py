@@ -22,11 +22,6 @@ CONNECTIONS: Final = 128
 """Connections of a client that this library makes: for 64 calls that read footers, and 64 that read data. Connections are
 made when they are needed."""
 
-LEAST_CONNECTIONS_OF_S3: Final = 25
-"""Connections of pyarrow's S3 client, if Arrow has no more I/O threads at the time when the client is made."""
-
-CONNECTIONS_OF_S3FS: Final = 10
-
 _NAMES_OF_S3FS: Final = {
     "access_key": "key",
     "secret_key": "secret",
@@ -42,9 +37,6 @@ _UNKNOWN: Final = re.compile(
     r"(?:([\w.]+)\(\) )?got (?:an )?unexpected keyword argument '(\w+)'", re.IGNORECASE
 )
 """The words of Python and of botocore for an argument that a function does not have: the function, and the argument."""
-
-_LEFT_OUT: Final = frozenset(("self", "fs", "asynchronous", "loop", "method", "str_or_url"))
-"""Arguments that the library, or the client itself, gives."""
 
 _TAR: Final = re.compile(r"\.t(?:ar\.)?(gz|bz2?|xz)$")
 _CODECS_OF_TAR: Final = {"gz": "gzip", "bz": "bz2", "bz2": "bz2", "xz": "xz"}
@@ -269,7 +261,9 @@ def _arguments_of(function: Any) -> Iterable[str]:
     except (TypeError, ValueError):
         return ()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [each.name for each in found if each.kind in named and each.name not in _LEFT_OUT]
+    # These the library gives, or the client itself.
+    given = ("self", "fs", "asynchronous", "loop", "method", "str_or_url")
+    return [each.name for each in found if each.kind in named and each.name not in given]
 
 
 def as_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,10 +311,11 @@ def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
         True
     """
     if filesystem.type_name == "s3":
-        return CONNECTIONS if is_own else max(pa.io_thread_count(), LEAST_CONNECTIONS_OF_S3)
+        # pyarrow's client has as many as Arrow has I/O threads when it is made, and at least 25.
+        return CONNECTIONS if is_own else max(pa.io_thread_count(), 25)
     client = fsspec_client(filesystem)
     if type(client).__module__.partition(".")[0] == "s3fs":
-        found = client.config_kwargs.get("max_pool_connections", CONNECTIONS_OF_S3FS)
+        found = client.config_kwargs.get("max_pool_connections", 10)
         return found if isinstance(found, int) else None
     return None
 

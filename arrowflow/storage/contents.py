@@ -15,6 +15,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple
 
+from arrowflow.errors import some
 from arrowflow.storage.store import File, Store
 from arrowflow.storage.versions import listed_stamp
 
@@ -23,15 +24,6 @@ _MAX_GROUPS: Final = 256
 """Digests that are kept: few enough for a state, many enough to name the file that changed where files are few."""
 
 _GROUP_DIGITS: Final = 4
-
-_MAX_NAMED: Final = 3
-"""The most files that a message names."""
-
-_MAX_REMOTE_FILES: Final = 256
-"""The most files that are looked at on a mounted file system of another machine, where each takes milliseconds."""
-
-_MAX_ASKED_FILES: Final = 64
-"""The most files for which a client of fsspec is asked for etags or times: each may take a request, once a run."""
 
 
 class Contents(NamedTuple):
@@ -63,8 +55,8 @@ class Contents(NamedTuple):
         """
         if not store.is_local:
             return cls._of_stamps(store, files)
-        if store.is_network and len(files) > _MAX_REMOTE_FILES:
-            return None
+        if store.is_network and len(files) > 256:
+            return None  # each takes milliseconds there
         try:
             samples = [_sample(file) for file in files]
         except OSError:
@@ -73,8 +65,8 @@ class Contents(NamedTuple):
 
     @classmethod
     def _of_stamps(cls, store: Store, files: Sequence[File]) -> Contents | None:
-        if store.is_python and len(files) > _MAX_ASKED_FILES:
-            return None
+        if store.is_python and len(files) > 64:
+            return None  # each may take a request, once a run
         calls = [partial(listed_stamp, store, file) for file in files]
         stamps = store.together(calls) if store.is_python else [call() for call in calls]
         known = [stamp.encode() for stamp in stamps if stamp is not None]
@@ -116,24 +108,19 @@ class Contents(NamedTuple):
         if len(now) != len(files) or len(old) != count:
             return None
         if len(now) == len(old):
-            others = [file for file, one, other in zip(files, now, old, strict=True) if one != other]
-            return f"other contents than then have {_named(others)}" if others else None
+            others = [file.path for file, one, other in zip(files, now, old, strict=True) if one != other]
+            return f"other contents than then have {some(others)}" if others else None
         first, last = _length_of_common(now, old), _length_of_common(now[::-1], old[::-1])
         if first + last != min(len(now), len(old)):
             return None  # several places, or equal files: which one it is cannot be told
         if len(now) > len(old):
-            return f"by their contents the new ones are {_named(files[first : len(now) - last])}"
+            return f"by their contents the new ones are {some([file.path for file in files[first : len(now) - last]])}"
         place = f"after {files[first - 1].path!r}" if first else f"before {files[0].path!r}"
         return f"by their contents those that are gone came {place}"
 
 
 def _listed(groups: str) -> list[str]:
     return [groups[start : start + _GROUP_DIGITS] for start in range(0, len(groups), _GROUP_DIGITS)]
-
-
-def _named(files: Sequence[File]) -> str:
-    more = "" if len(files) <= _MAX_NAMED else f" and {len(files) - _MAX_NAMED:,} more"
-    return ", ".join(repr(file.path) for file in files[:_MAX_NAMED]) + more
 
 
 def _length_of_common(one: Sequence[str], other: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +31,6 @@ _NETWORK: Final = re.compile(
 )
 """Types of file systems that other machines change, or that a server behind a network holds. File systems in user space
 count, but for those whose files lie on this machine's disks."""
-
-_MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 def local_path(text: str, operator: str) -> str:
@@ -57,7 +56,7 @@ def flush(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def network_devices(mounts: Path = _MOUNTS) -> frozenset[int]:
+def network_devices(mounts: Path = Path("/proc/self/mountinfo")) -> frozenset[int]:
     r"""Returns the numbers (`st_dev`) of the mounted file systems that lie on other machines; none where Linux is not.
 
     proc(5) describes the table of mounts.
@@ -85,11 +84,8 @@ def network_devices(mounts: Path = _MOUNTS) -> frozenset[int]:
 def on_network(paths: Iterable[str]) -> bool:
     """Returns whether some paths of this machine lead to files on other machines; missing files do not count."""
     devices = network_devices()
-    return bool(devices) and any(_device(path) in devices for path in paths)
-
-
-def _device(path: str) -> int | None:
-    try:
-        return os.stat(path).st_dev  # noqa: PTH116  (`Path.stat` takes twice as long)
-    except OSError:
-        return None
+    for path in paths if devices else ():
+        with suppress(OSError):
+            if os.stat(path).st_dev in devices:  # noqa: PTH116  (`Path.stat` takes twice as long)
+                return True
+    return False

@@ -30,9 +30,6 @@ T = TypeVar("T")
 _CLIENTS: Final = ("s3fs.", "gcsfs.", "adlfs.", "fsspec.implementations.memory.")
 """Starts of modules whose clients put an object by one request if there is none. That of fsspec itself asks first, and then writes."""
 
-UPLOAD_BYTES: Final = 8 << 20
-"""So many bytes of an object may take as long to put as any other request may take."""
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Objects:
@@ -188,7 +185,8 @@ def _found(client: Any, path: str, seconds: float) -> dict[str, Any]:
 
 
 def _put(client: Any, path: str, data: bytes, seconds: float) -> bool:
-    limit = time_limit(client, seconds * max(1.0, len(data) / UPLOAD_BYTES))
+    # 8 MiB may take as long to put as any other request may take.
+    limit = time_limit(client, seconds * max(1.0, len(data) / (8 << 20)))
     try:
         client.pipe_file(path, data, mode="create", **limit)
     except FileExistsError:

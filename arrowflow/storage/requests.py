@@ -6,7 +6,6 @@ Each range is a request of its own, which is tried again by itself. The ranges o
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,6 @@ import pyarrow as pa
 from arrowflow.lazy import fs as pafs
 from arrowflow.options import ResolvedOptions
 from arrowflow.storage.clients import fsspec_client
-from arrowflow.storage.line import Line
 from arrowflow.storage.retries import Alone, Patience, Services, ShortRead
 from arrowflow.storage.settings import without_secrets
 
@@ -31,17 +29,71 @@ PART_BYTES: Final = 16 << 20
 """A longer range is asked for in parts of this size, beside each other. A request of a client in Python costs 2 to 3 ms of the
 interpreter lock, as much as 2 MB of its bytes do, so it should bring many more; one connection of S3 gives some 90 MB/s."""
 
-MAX_HANDLES: Final = 512
-"""Files of which an open handle is kept for the next read."""
-
 WHOLE_BYTES: Final = 256 << 20
 """The most bytes that are held of files whose server sends no parts, or the last file if that is larger."""
 
-_MARK_BYTES: Final = 8
+_MARK: Final = 0xA7
+"""The last byte of memory that a read has to overwrite. It is rare at the end of ranges of Parquet, Arrow IPC and text."""
 
 _BY_NAME: Final = frozenset(("s3", "gcs", "abfs"))
 """Types of `pyarrow.fs` that answer one request to open a file, and one for each read. Their handles are no more than the
 name and the size of a file, so that many threads can read by one of them."""
+
+
+LARGE_BYTES: Final = 1 << 20
+"""Requests of so many bytes count."""
+
+FIRST_BYTES, FIRST_SECONDS = 4 << 20, 4.0
+"""The rate of a line before it is measured: 1 MiB a second."""
+
+LOOK_SECONDS: Final = 5.0
+"""A request that waits looks so often how fast the line is by now."""
+
+
+class Line:
+    """The line to a store: tells a request that hangs from one that has to wait for others. For asynchronous clients of fsspec.
+
+    Requests that share a line may all take minutes, and end at the same time. So each may take twice the time that the line needs
+    for all bytes on their way, as fast as it was so far, and then some seconds more. Small requests, of which the delay takes
+    most, tell nothing of the line. Only the thread of the clients' event loop changes it.
+    """
+
+    __slots__ = ("_came", "_on_their_way", "_seconds", "_since")
+
+    def __init__(self) -> None:
+        self._came, self._seconds = FIRST_BYTES, FIRST_SECONDS
+        self._on_their_way = 0
+        self._since = 0.0  # when the first of what is on its way was asked for, or the latest came
+
+    async def cat_ranges(self, client: Any, path: str, start: int, end: int, seconds: float) -> list[bytes]:
+        """Returns a range as the client's `cat_ranges` does; raises `TimeoutError` if the request hangs."""
+        import asyncio  # 30 ms; fsspec has imported it by now
+
+        now = asyncio.get_running_loop().time
+        began, size = now(), end - start if end - start >= LARGE_BYTES else 0
+        if not self._on_their_way:
+            self._since = began
+        self._on_their_way += size
+        request = asyncio.ensure_future(client._cat_ranges([path], [start], [end], on_error="raise"))
+        try:
+            while (left := began + seconds + 2 * self._needed() - now()) > 0:
+                done, _ = await asyncio.wait([request], timeout=min(left, LOOK_SECONDS))
+                if done:
+                    found: list[bytes] = request.result()
+                    if size:
+                        self._came += size
+                        self._seconds += now() - self._since
+                    return found
+            raise TimeoutError
+        finally:
+            request.cancel()
+            if size:
+                self._on_their_way -= size
+                self._since = now()
+
+    def _needed(self) -> float:
+        """Returns the seconds that the line needs for what is on its way."""
+        return self._on_their_way * self._seconds / self._came
 
 
 class SentWhole(Exception):
@@ -208,14 +260,21 @@ class Requests:
             )
 
     def _read_once(self, filesystem: Any, path: str, start: int, memory: memoryview) -> memoryview:
+        length = len(memory)
         with self._handle(filesystem, path) as handle:
-            source = handle.get_stream(start, len(memory))
-            # The client of S3 says that it filled the memory when a server announced and sent fewer bytes.
-            mark = memory[-_MARK_BYTES:] = os.urandom(min(_MARK_BYTES, len(memory)))
-            found = source.readinto(memory)
-        if found < len(memory) or memory[-_MARK_BYTES:] == mark:
-            raise short_read(start, len(memory), min(found, len(memory) - len(mark)))
-        return memory
+
+            def last_byte(mark: int) -> int:
+                memory[-1] = mark
+                found = handle.get_stream(start, length).readinto(memory)
+                if found < length:
+                    raise short_read(start, length, found)
+                return memory[-1]
+
+            # The client of S3 says that it filled the memory when a server announced and sent fewer bytes: a mark at the
+            # end stays. A range that ends as the mark does ends so where another mark stood, too.
+            if last_byte(_MARK) != _MARK or last_byte(_MARK ^ 0xFF) == _MARK:
+                return memory
+        raise short_read(start, length, length - 1)
 
     @contextmanager
     def _handle(self, filesystem: Any, path: str) -> Iterator[Any]:
@@ -227,7 +286,7 @@ class Requests:
         handle = self.handles.get(path)
         if handle is None:
             handle = filesystem.open_input_file(path)
-            if len(self.handles) >= MAX_HANDLES:
+            if len(self.handles) >= 512:
                 self.handles.clear()
             self.handles[path] = handle
         yield handle

@@ -40,20 +40,10 @@ CUT_SHORT: Final = "cut short"
 _PASSING_STATUS: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 _LASTING_STATUS: Final = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
 
-_PASSING_ERRNO: Final = {
-    errno.EAGAIN,
-    errno.EBUSY,  # what s3fs makes of 503
-    getattr(errno, "EREMOTEIO", errno.EIO),  # what s3fs makes of 500; macOS lacks it
-    errno.EIO,
-    errno.ECONNRESET,
-    errno.ECONNREFUSED,
-    errno.ECONNABORTED,
-    errno.EPIPE,
-    errno.ETIMEDOUT,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.EHOSTUNREACH,
-}
+_PASSING_ERRNO: Final = re.compile(
+    r"EAGAIN|EWOULDBLOCK|EBUSY|EREMOTEIO|EIO|ECONN\w+|EPIPE|ETIMEDOUT|ENETDOWN|ENETUNREACH|EHOSTUNREACH"
+)
+"""Names of errors of the system. s3fs makes EBUSY of 503, and EREMOTEIO of 500."""
 
 _REFUSED: Final = re.compile(
     r"ACCESS_DENIED|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY|PERMISSION_DENIED|[Cc]redential|access token|[Ff]orbidden"
@@ -181,7 +171,7 @@ def _word_of(error: BaseException) -> str | None:
     if isinstance(error, ConnectionError):
         return "lost connection"
     if isinstance(error, OSError):
-        if error.errno in _PASSING_ERRNO:
+        if _PASSING_ERRNO.fullmatch(errno.errorcode.get(error.errno or 0, "")):
             return "busy or unreachable"
         word = next((word for word, pattern in _TEXTS.items() if re.search(pattern, text)), None)
         if word is not None:
@@ -209,24 +199,21 @@ class Services(Protocol):
         """Makes a call, and once more beside it if it takes longer; returns what comes first."""
 
 
-class Alone:
+class Alone(Services):
     """Services where nobody runs anything: calls come one after the other, and nothing is tried again."""
 
     now = staticmethod(WallClock.now)
 
     def wait(self, seconds: float) -> bool:
-        """Returns False: it cannot wait."""
         return False
 
     def retried(self, why: str) -> None:
-        """Does nothing."""
+        pass
 
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Makes calls one after the other."""
         return [call() for call in calls]
 
     def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
-        """Makes the call."""
         return call()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from arrowflow.errors import ArrowflowError, PlanError, shown, without_credentials
@@ -17,6 +18,7 @@ LEAST_LETTERS: Final = 8
 """Shorter values are words such as `test`, which stand in paths and messages, too; no service gives out such keys."""
 
 
+@dataclass(slots=True, repr=False)
 class Settings:
     """The values of `storage_options=`. Its `repr` has names alone; pickles keep the values.
 
@@ -25,21 +27,10 @@ class Settings:
         Settings(key=…, secret=…)
     """
 
-    __slots__ = ("options",)
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options = dict(options)
+    options: Mapping[str, Any]
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}=…' for name in self.options)})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Settings) and self.options == other.options
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[type[Settings], tuple[dict[str, Any]]]:
-        return Settings, (self.options,)
 
 
 def place_of(operator: str, filesystem: Any, storage_options: Any) -> Any:
@@ -63,7 +54,7 @@ def place_of(operator: str, filesystem: Any, storage_options: Any) -> Any:
             f"{operator}: storage_options are for the client that an address needs, and filesystem= is a client: give "
             "one of both"
         )
-    return Settings(storage_options)
+    return Settings(dict(storage_options))
 
 
 def wrong_settings(address: str, place: Any, error: BaseException) -> PlanError | None:

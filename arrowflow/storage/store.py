@@ -20,12 +20,6 @@ T = TypeVar("T")
 HOLE_BYTES: Final = 1 << 20
 """Bytes between two ranges that are fetched along instead of by a second request: the cost of a round trip."""
 
-MAX_RANGE_BYTES: Final = PART_BYTES
-"""Most bytes of a merged range, with the holes in it: ranges are fetched beside each other."""
-
-AHEAD_BYTES: Final = 4 << 20
-"""The bytes of one request for a file that is read from its start to its end, such as a compressed one."""
-
 NO_RANGES: Final = (
     "the server does not deliver parts of files (HTTP range requests), which reading needs; copy the file to this "
     "machine, or to storage that does"
@@ -128,10 +122,14 @@ class Store:
     def open(self, file: File) -> pa.NativeFile:
         """Opens a file for random access; the caller closes it."""
         if not self.is_local:
-            return pa.PythonFile(_RemoteFile(self, file), "r")
+            return self.open_briefly(file, 4 << 20)
         if self.memory_map and file.size > 0:
             return pa.memory_map(file.path)
         return self.filesystem.open_input_file(file.path)
+
+    def open_briefly(self, file: File, ahead_bytes: int) -> pa.NativeFile:
+        """Opens a file that is read in order, at least so many bytes at once: nothing is open between two reads."""
+        return pa.PythonFile(_BriefFile(self, file, ahead_bytes), "r")
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
@@ -165,14 +163,11 @@ class Store:
         """
         if not ranges:
             return []
-        buffers: list[pa.Buffer] = []
         if self.is_local:
-            with self.filesystem.open_input_file(file.path) as source:
-                for start, end in ranges:
-                    source.seek(start)
-                    buffers.append(source.read_buffer(end - start))
-        else:
-            buffers = self._requested(file, ranges)
+            local = [pa.allocate_buffer(end - start) for start, end in ranges]
+            _read(file, zip(ranges, local, strict=True))
+            return local
+        buffers = self._requested(file, ranges)
         for (start, end), buffer in zip(ranges, buffers, strict=True):
             if buffer.size > end - start:
                 raise _failed(NO_RANGES, file)
@@ -181,32 +176,14 @@ class Store:
 
     def tail(self, file: File, num_bytes: int) -> pa.Buffer:
         """Returns the last bytes of a file, or all of a smaller one, by one read; raises as `fetch` does."""
-        start = max(0, file.size - num_bytes)
-        if not self.is_local:
-            return self.fetch(file, [(start, file.size)])[0]
-        # An Arrow file takes 30 µs more, and lets go of the interpreter lock twice as often.
-        opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = pa.py_buffer(os.pread(opened, file.size - start, start))
-        finally:
-            os.close(opened)
-        _check_whole(file, start, file.size - start, data.size)
-        return data
+        return self.fetch(file, [(max(0, file.size - num_bytes), file.size)])[0]
 
     def read_into(self, file: File, memory: Any) -> None:
         """Reads a whole file into writable memory of its size; raises as `fetch` does."""
-        if not self.is_local:
-            if file.size:
-                memory[:] = memoryview(self.fetch(file, [(0, file.size)])[0]).cast("B")
-            return
-        rest = memoryview(memory)
-        opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)  # as in `tail`
-        try:
-            while rest and (read := os.readv(opened, [rest])):
-                rest = rest[read:]
-        finally:
-            os.close(opened)
-        _check_whole(file, 0, file.size, file.size - len(rest))
+        if self.is_local:
+            _read(file, [((0, file.size), memory)])
+        elif file.size:
+            memory[:] = memoryview(self.fetch(file, [(0, file.size)])[0]).cast("B")
 
     def _requested(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         try:
@@ -260,11 +237,7 @@ class Fetched(Store):
     def open(self, file: File) -> pa.NativeFile:
         """Opens the file; only the held bytes can be read."""
         whole = self.held.get((0, file.size))
-        return (
-            pa.PythonFile(_RemoteFile(self, file, ahead_bytes=0), "r")
-            if whole is None
-            else pa.BufferReader(whole)
-        )
+        return self.open_briefly(file, 0) if whole is None else pa.BufferReader(whole)
 
     def fetch(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Returns the bytes of each range, without a copy.
@@ -284,6 +257,20 @@ class Fetched(Store):
         ).locate(file=self.file.path)
 
 
+class Mapped(Fetched):
+    """A whole file that is mapped into memory. Its bytes belong to the system: nobody writes them."""
+
+    def __init__(self, store: Store, file: File) -> None:
+        with store.open(file) as source:
+            held = {(0, file.size): source.read_buffer(file.size)}
+        super().__init__(store.filesystem, file=file, held=held)
+
+    def has(self, buffer: pa.Buffer) -> bool:
+        """Returns whether a buffer is a view of the file."""
+        (mapped,) = self.buffers
+        return bool(mapped.address <= buffer.address < mapped.address + mapped.size)
+
+
 def coalesce(ranges: Iterable[tuple[int, int]], *, hole_bytes: int = HOLE_BYTES) -> list[Range]:
     """Merges byte ranges that overlap or lie at most `hole_bytes` apart.
 
@@ -293,7 +280,7 @@ def coalesce(ranges: Iterable[tuple[int, int]], *, hole_bytes: int = HOLE_BYTES)
     """
     merged: list[Range] = []
     for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1] + hole_bytes and end - merged[-1][0] <= MAX_RANGE_BYTES:
+        if merged and start <= merged[-1][1] + hole_bytes and end - merged[-1][0] <= PART_BYTES:
             merged[-1] = Range(merged[-1][0], max(end, merged[-1][1]))
         elif end > start:
             merged.append(Range(start, end))
@@ -320,13 +307,28 @@ def _check_whole(file: File, start: int, expected: int, found: int) -> None:
         raise short_read(start, expected, found).locate(file=file.path)
 
 
-class _RemoteFile:
+def _read(file: File, parts: Iterable[tuple[tuple[int, int], Any]]) -> None:
+    """Reads ranges of a local file into memory."""
+    # An Arrow file takes 30 µs more, and lets go of the interpreter lock twice as often.
+    opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for (start, end), memory in parts:
+            rest = memoryview(memory).cast("B")
+            os.lseek(opened, start, os.SEEK_SET)
+            while rest and (read := os.readv(opened, [rest])):
+                rest = rest[read:]
+            _check_whole(file, start, end - start, end - start - len(rest))
+    finally:
+        os.close(opened)
+
+
+class _BriefFile:
     """A read-only file whose bytes a store fetches, at least `ahead_bytes` at once if the file has them.
 
     It has the methods that `pa.PythonFile` needs.
     """
 
-    def __init__(self, store: Store, file: File, *, ahead_bytes: int = AHEAD_BYTES) -> None:
+    def __init__(self, store: Store, file: File, ahead_bytes: int) -> None:
         self._store = store
         self._file = file
         self._ahead_bytes = ahead_bytes

@@ -20,17 +20,7 @@ from arrowflow.storage.requests import is_by_name, time_limit
 from arrowflow.storage.retries import REQUEST_SECONDS, ShortRead, is_of_client, status_of
 from arrowflow.storage.store import NO_RANGES, File, Store, undelivered
 
-_STAMPS: Final = (
-    "etag",
-    "md5hash",
-    "sha",
-    "mtime",
-    "last_modified",
-    "lastmodified",
-    "updated",
-    "modified",
-    "modify",
-)
+_NAMES = ("etag", "md5hash", "sha", "mtime", "last_modified", "lastmodified", "updated", "modified", "modify")
 """Names of etag and time in fsspec's file systems, in lower case; the first that a file has counts. Then `created`."""
 
 _OF_SHORTER_FILES: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
@@ -44,8 +34,6 @@ _NATIVE: Final = re.compile(
 )
 """Words of `pyarrow.fs`, whose errors have no class of their own."""
 
-_GONE: Final = (404, 410)
-
 
 def told_stamp(info: Mapping[str, Any]) -> str | None:
     """Returns the etag or the time that a file system of fsspec tells of a file; None if it tells neither.
@@ -55,7 +43,7 @@ def told_stamp(info: Mapping[str, Any]) -> str | None:
         'etag "5d41"'
     """
     told = {str(key).lower(): value for key, value in info.items()}
-    return next((f"{name} {told[name]}" for name in (*_STAMPS, "created") if told.get(name)), None)
+    return next((f"{name} {told[name]}" for name in (*_NAMES, "created") if told.get(name)), None)
 
 
 def listed_stamp(store: Store, file: File) -> str | None:
@@ -142,7 +130,7 @@ def storage_failure(error: BaseException, file: File) -> str | None:
         return None
     if isinstance(error, FileNotFoundError):  # of fsspec also if the server gave any other answer
         cause = error.__cause__
-        if cause is None or getattr(cause, "status", None) in _GONE:
+        if cause is None or getattr(cause, "status", None) in (404, 410):
             return None
         error = cause
     if "support range requests" in str(error):

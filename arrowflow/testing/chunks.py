@@ -79,15 +79,13 @@ class Chunks(DealtSource):
                 splits.append(tuple(chunks))
         return dataclasses.replace(self, splits=tuple(splits))
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         """Returns a source of one task per split."""
-        spec = KernelSpec(
-            operator=self.name,
-            kind="source",
-            make=lambda context: ChunksKernel(self.of_epoch(context.epoch).splits),
+        return KernelSpec(
+            "source",
+            lambda context: ChunksKernel(self.of_epoch(context.epoch).splits),
             position=Shape(tuple[int, int]),
         )
-        return (spec,)
 
 
 class ChunksKernel(SourceKernel):

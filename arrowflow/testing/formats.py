@@ -27,7 +27,7 @@ from arrowflow.formats import (
 )
 from arrowflow.lazy import fs as pafs
 from arrowflow.sources import read
-from arrowflow.storage import File, Store, resolve
+from arrowflow.storage import File, Mapped, Store, resolve
 from arrowflow.testing.contracts import check_dataset, check_resume
 from arrowflow.testing.equality import assert_same_rows
 
@@ -175,7 +175,7 @@ def _check_footer(format: Format, store: Store, footer: Footer) -> None:
     rows = [split.num_rows for split in splits]
     assert sum(rows) == footer.num_rows, f"splits have {rows} rows, the footer tells {footer.num_rows}"
     if isinstance(format, Untyped):
-        glanced = format.footer_sample(store, footer.file)
+        glanced = format.footer(store, footer.file, is_sample=True)
         assert glanced.schema.equals(schema), f"glance gives {glanced.schema}, footer gives {schema}"
         first = [split.num_rows for split in glanced.splits]
         assert len(first) <= len(rows) and sum(first) <= sum(rows), (
@@ -239,9 +239,7 @@ def _check_in_place(
         format.check_in_place(store, footer)
     except PlanError:
         return
-    with store.open(footer.file) as source:
-        mapped = source.read_buffer(footer.file.size)
-    batches = [batch for batch, _ in format.read_in_place(mapped, footer, split, expected.schema)]
+    batches = format.read(Mapped(store, footer.file), footer, split, expected.schema)
     _assert_same_table(pa.Table.from_batches(batches), expected, f"split {split.index} in place")
 
 

@@ -1,6 +1,6 @@
 """Single record batches as Arrow IPC streams, whose size pyarrow does not tell before they are written.
 
-What is written are the rows of a batch, and no others of its buffers.
+Only the rows of a batch are written, and no others of its buffers.
 """
 
 from __future__ import annotations

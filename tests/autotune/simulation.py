@@ -24,8 +24,11 @@ from arrowflow.executor.limits import (
     LONG_CALL_SECONDS,
     ROUNDING,
     SHORTEST_CALL_SECONDS,
+    fits,
+    rounded,
+    token,
+    waits,
 )
-from arrowflow.executor.workers.tokens import fits, rounded, token, waits
 from arrowflow.kernels.operator import Cost
 from arrowflow.physical.planner import MAX_WAITING_THREADS
 from arrowflow.physical.tuning import (

@@ -423,10 +423,11 @@ def test_later_epochs_know_what_the_first_one_found(tmp_path: Path, monkeypatch:
 
 def test_hints_are_of_the_columns_read_and_stay_in_their_process() -> None:
     hints, columns = Hints(), pa.schema(SCHEMA)
-    hints.of(columns).add("half")
-    assert hints.of(pa.schema(SCHEMA)) == {"half"}
-    assert not hints.of(columns.remove(0))
-    assert not pickle.loads(pickle.dumps(hints)).of(columns)
+    hints.setdefault(columns, set()).add("half")
+    assert hints[pa.schema(SCHEMA)] == {"half"}
+    assert columns.remove(0) not in hints
+    copy = pickle.loads(pickle.dumps(hints))
+    assert isinstance(copy, Hints) and not copy
 
 
 def test_files_of_other_columns_always_raise(tmp_path: Path) -> None:

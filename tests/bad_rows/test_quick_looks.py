@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import arrowflow as af
 from arrowflow.formats.csv.csv import CsvFormat
 from arrowflow.formats.json import rows as json_rows
 from arrowflow.formats.json.json import JsonFormat
@@ -83,6 +85,13 @@ def sifted(
             rows = [[repr(value) for value in row.values()] for row in part.batch.to_pylist()]
             found.append((rows, list(part.numbers)))
     return found
+
+
+def test_empty_fields_beside_wrong_ones_stay_null(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("whole,part\n1,2.5\n,\nno,3\n4,\n5,no\n,6\n")
+    read = af.read_csv(path, schema={"whole": pa.int64(), "part": pa.float64()}, on_error="skip")
+    assert read.to_table().to_pydict() == {"whole": [1, None, 4, None], "part": [2.5, None, None, 6]}
 
 
 def test_keys_are_found_across_windows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.lane_worker import KEPT_NAMES, LaneWorker, Piece, Request, packed
 from arrowflow.cluster.parts import Joined, Kept
-from arrowflow.executor.stages.elsewhere import Elsewhere
+from arrowflow.executor.stages.measures import Elsewhere
 from arrowflow.executor.workers import cores
 from arrowflow.observe.timeline import Timeline
 from tests.cluster import bad_rows

@@ -13,10 +13,9 @@ import pytest
 from arrowflow.dataset import Dataset
 from arrowflow.errors import ArrowflowError
 from arrowflow.executor import Engine
-from arrowflow.executor.seat import ConsumerState
 from arrowflow.executor.stages.base import Queue
 from arrowflow.executor.stages.caller import Slot
-from arrowflow.executor.workers.worker import Worker
+from arrowflow.executor.workers.worker import ConsumerState, Worker
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Made, Origin, Payload, Task, Ticket
@@ -173,13 +172,13 @@ def nothing() -> Iterator[Item]:
 def _stage(kind: Any, name: str, kernel: Callable[[Context], Kernel], **plan: Any) -> StagePlan:
     spec_kind: Any = "stateless" if kind == "parallel" else kind
     spec = KernelSpec(
-        operator=name,
-        kind=spec_kind,
-        make=kernel,
+        spec_kind,
+        kernel,
         phase=plan.pop("phase", None),
         max_calls=plan.pop("max_calls", None),
         cost=plan.pop("cost", "computes"),
         holds_lock=plan.pop("holds_lock", False),
+        operator=name,
     )
     if kind in ("source", "reader"):
         return StagePlan(kind="parallel", head=spec, **plan)

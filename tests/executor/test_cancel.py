@@ -132,6 +132,20 @@ def test_an_interrupt_does_not_wait_for_a_call_that_does_not_return(
     join(late)
 
 
+@pytest.mark.parametrize(("limit", "patience", "by_interrupt"), [(0.0, 0.01, False), (60.0, 0.0, True)])
+def test_close_timeout_holds_without_an_interrupt_and_where_it_is_shorter(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, limit: float, patience: float, by_interrupt: bool
+) -> None:
+    monkeypatch.setattr("arrowflow.executor.engine.INTERRUPTED_SECONDS", limit)
+    monkeypatch.setattr("arrowflow.executor.engine.INTERRUPTED_KILLED_SECONDS", 0.0)
+    engine = slow(gate, close_timeout=patience)
+    late = workers()
+    with pytest.warns(RuntimeWarning, match=f"slow_map did not return within close_timeout={patience:g} s"):
+        engine.close(interrupted=by_interrupt)
+    gate.open()
+    join(late)
+
+
 def test_a_worker_that_comes_back_late_lets_go_of_its_memory(gate: Gate) -> None:
     before = pa.total_allocated_bytes()
 

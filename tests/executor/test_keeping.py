@@ -103,6 +103,16 @@ def test_half_of_the_budget_is_kept_or_what_is_asked_for() -> None:
         assert added == [True] * fits + [False] * (12 - fits)
 
 
+def test_there_is_room_up_to_what_did_not_fit_and_none_once_the_plan_is_gone() -> None:
+    kept, ledger = half_full()
+    assert kept.has_room(1 << 60), "nothing is known of a limit"
+    assert not keeping.add(ledger, kept, group(5, chunk(5, SIZE)))
+    assert kept.has_room(SIZE - 1)
+    assert not kept.has_room(SIZE)
+    kept.clear()
+    assert not kept.has_room(0)
+
+
 def test_chunks_that_no_run_counts_go_for_other_pipelines() -> None:
     idle, other = KeptChunks(), KeptChunks()
     ended = ledger_of(10 * SIZE, idle, shares=True)
@@ -154,6 +164,9 @@ def test_a_smaller_budget_trims_what_is_kept() -> None:
     ledger.budget = 4 * SIZE
     keeping.trim(ledger)
     assert counted(ledger) == (0, 2 * SIZE)
+    ledger.budget = 4 * SIZE - 2
+    keeping.trim(ledger)
+    assert counted(ledger) == (0, SIZE), "a byte too many counts, too"
 
 
 @pytest.mark.parametrize("seed", range(scaled(20)))

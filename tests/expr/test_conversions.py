@@ -19,6 +19,7 @@ from arrowflow.expr import Cast, Program, Project, Stack, compile_steps, normali
 from arrowflow.expr.compile.graph import Graph, Op
 from arrowflow.expr.compile.slots import Foreign, slot_of
 from arrowflow.expr.compile.steps import Output
+from arrowflow.testing.contracts import IN_FULL
 from arrowflow.types import numpy_dtype
 from tests.expr.edges import DECIMALS, INTEGERS, NUMBERS, TEMPORAL, TYPES, edges
 from tests.expr.test_kernels import same
@@ -232,12 +233,17 @@ OF_ARROW: Final = (
 )
 
 
-@pytest.mark.parametrize("type", [*PLAIN, pa.decimal128(18, 6)], ids=str)
+WITH_CONSTANTS: Final = (*PLAIN, pa.decimal128(18, 6))
+
+
+@pytest.mark.parametrize("type", WITH_CONSTANTS, ids=str)
 def test_a_column_and_a_constant(type: pa.DataType) -> None:
     values = edges(type)
     batch = pa.RecordBatch.from_arrays([values, flags(len(values))], names=["x", "b"])
-    ours = check_all(with_constants(POLARS, c("x"), (*CONSTANTS, *OF_POLARS)), batch)
-    ours += check_all(with_constants(ARROW, f("x"), (*CONSTANTS, *OF_ARROW)), batch)
+    # In brief, each constant meets every second type.
+    some = slice(None) if IN_FULL else slice(WITH_CONSTANTS.index(type) % 2, None, 2)
+    ours = check_all(with_constants(POLARS, c("x"), (*CONSTANTS, *OF_POLARS)[some]), batch)
+    ours += check_all(with_constants(ARROW, f("x"), (*CONSTANTS, *OF_ARROW)[some]), batch)
     assert ours
 
 

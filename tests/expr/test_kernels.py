@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import _acero as acero
 
@@ -287,6 +287,13 @@ BATCHES: Final = st.builds(
     st.booleans(),
     st.integers(0, 11),
 )
+USUAL: Final = make_batch(64, 1, True, 3)
+"""A quick run draws one batch, and hypothesis begins with the one that has no rows."""
+WITHOUT_NULLS: Final = {"f64", "g32", "c", "i64"}
+SOME_NULLS: Final = pa.record_batch(
+    {name: make_batch(64, 2, name not in WITHOUT_NULLS, 0)[name] for name in SCHEMA.names}, schema=SCHEMA
+)
+"""Pairs of columns of which one has nulls and the other none."""
 
 
 def by_engine(source: Any, batch: pa.RecordBatch) -> pa.Array:
@@ -393,6 +400,8 @@ def test_every_rule_lowers_some_expression(lowering: type[Lowering], monkeypatch
 
 @settings(max_examples=scaled(25))
 @given(BATCHES)
+@example(USUAL)
+@example(SOME_NULLS)
 def test_expressions_are_exact(batch: pa.RecordBatch) -> None:
     for index in range(len(EXACT)):
         check(index, batch)
@@ -400,6 +409,7 @@ def test_expressions_are_exact(batch: pa.RecordBatch) -> None:
 
 @settings(max_examples=scaled(25))
 @given(BATCHES)
+@example(USUAL)
 def test_transcendental_functions_are_within_two_ulps(batch: pa.RecordBatch) -> None:
     for index in range(len(EXACT), len(EVERYTHING)):
         check(index, batch, ulps=2)
@@ -407,6 +417,7 @@ def test_transcendental_functions_are_within_two_ulps(batch: pa.RecordBatch) -> 
 
 @settings(max_examples=scaled(15))
 @given(BATCHES)
+@example(USUAL)
 def test_predicates_keep_the_rows_that_the_engine_keeps(batch: pa.RecordBatch) -> None:
     for index in PREDICATES:
         source = EVERYTHING[index]
@@ -448,6 +459,20 @@ def test_columns_of_nulls() -> None:
     batch = pa.RecordBatch.from_arrays([pa.nulls(3, field.type) for field in SCHEMA], schema=SCHEMA)
     for index in range(len(EVERYTHING)):
         check(index, batch)
+
+
+@pytest.mark.parametrize("scale", [0, 1, 4])
+def test_decimals_become_float32_as_pyarrow_does_it(scale: int) -> None:
+    """Beyond 24 bits it rounds the whole and the fraction apart."""
+    edge = 1 << 24
+    for largest in (edge - 1, edge, edge + 1, 3 * edge // 2, 10**14 + 1):
+        digits = [n for n in (0, 5, -3, edge - 1, edge, -edge, edge + 1, largest) if abs(n) <= largest]
+        column = pa.array([Decimal(n).scaleb(-scale) for n in digits], pa.decimal128(15, scale))
+        batch = pa.record_batch({"d": column})
+        found = (
+            af.from_arrow(batch).select(x=pc.field("d").cast(pa.float32())).to_table()["x"].combine_chunks()
+        )
+        assert same(found, column.cast(pa.float32()), 0)
 
 
 def test_the_reciprocal_of_a_constant_may_overflow() -> None:

@@ -37,7 +37,6 @@ QUICK: Final = {
     pa.timestamp("ns"),
     pa.timestamp("us", "UTC"),
     pa.duration("ns"),
-    pa.time64("ns"),
     pa.date32(),
 }
 

@@ -15,8 +15,9 @@ import pytest
 
 import arrowflow as af
 from arrowflow.formats.parquet.pages import stored_footer
-from arrowflow.formats.parquet.thrift import Field, fields, list_header, written_number
+from arrowflow.formats.parquet.thrift import Field, fields, list_header
 from arrowflow.formats.text import blocks
+from arrowflow.formats.varints import written_number
 from tests.formats.reading import write_table
 from tests.formats.tfrecords import crc, framed
 from tests.ops.tables import refused

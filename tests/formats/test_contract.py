@@ -27,7 +27,7 @@ from arrowflow.formats.avro import avro
 from arrowflow.formats.csv.csv import CsvFormat
 from arrowflow.formats.json.json import JsonFormat
 from arrowflow.formats.text.lines import LinesFormat
-from arrowflow.formats.tfrecord import tfrecord
+from arrowflow.formats.tfrecord import framing
 from arrowflow.formats.webdataset import webdataset
 from arrowflow.testing import check_format
 from arrowflow.testing.formats import TABLE
@@ -136,7 +136,7 @@ SMALL: dict[str, Format] = {
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_formats_keep_the_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord, "MAX_SPLIT_ROWS", 17)
+    monkeypatch.setattr(framing, "MAX_SPLIT_ROWS", 17)
     monkeypatch.setattr(webdataset, "SPLIT_ROWS", 17)
     monkeypatch.setattr(avro, "SPLIT_BYTES", 200)
     format, write, more = SHIPPED[name]

@@ -5,13 +5,14 @@ The engine is stepped by hand: which calls are in flight together, and which of 
 
 from __future__ import annotations
 
+import atexit
 import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
@@ -87,7 +88,9 @@ class Case:
 
 @cache
 def folder() -> Path:
-    return Path(mkdtemp(prefix="budgets-"))
+    made = TemporaryDirectory(prefix="budgets-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
 
 
 @cache

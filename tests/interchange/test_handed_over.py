@@ -17,7 +17,7 @@ from arrowflow.clock import WallClock
 from arrowflow.executor.workers.instances import RunInstances
 from arrowflow.executor.workers.worker import Runner
 from arrowflow.interchange.handed_over import TakeOver, copied_value, unshared
-from arrowflow.ops.functions.user_function import UserFunction
+from arrowflow.ops.functions.function import UserFunction
 from tests.ops.tables import rows_of
 
 ROWS = 4

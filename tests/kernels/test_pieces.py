@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow import state as states
-from arrowflow.kernels.pieces import FEW_ROWS
+from arrowflow.kernels.pieces import FEW_ROWS, Pieces
 from arrowflow.kernels.value_bytes import value_ends
 from arrowflow.optimizer import RULES
 from arrowflow.options import MAX_CHUNK_BYTES
@@ -519,6 +519,26 @@ def test_a_state_knows_the_record_batches_of_from_arrow(then: Callable[[af.Datas
 def test_record_batches_do_not_matter_to_a_shuffle(then: Callable[[af.Dataset], af.Dataset]) -> None:
     state, expected = stopped(then(numbers(*[100] * 3)).batch(7), 20)
     assert rest(then(numbers(*[30] * 10)).batch(7), state) == expected
+
+
+def test_limits_that_no_column_can_reach_are_no_part_of_a_state() -> None:
+    """Else states of `max_chunk_rows=`, and of paths, would be refused by a release that has other limits of texts."""
+
+    def told(rows: int | None, *, names_files: bool = False, **options: Any) -> dict[str, int]:
+        resolved = af.Options(**options).resolved()
+        return Pieces.of(resolved, rows, names_files=names_files).told()
+
+    size = {"max_chunk_bytes": MAX_CHUNK_BYTES}
+    assert told(None) == {"max_chunk_rows": 65_536, **size, "first_rows": 128}
+    assert told(32) == {
+        "max_chunk_rows": 65_536,
+        **size,
+        "text_rows": 1024,
+        "byte_rows": 128,
+        "first_rows": 128,
+    }
+    assert told(32, names_files=True) == {"max_chunk_rows": 128, **size, "first_rows": 32}
+    assert told(32, max_chunk_rows=7) == {"max_chunk_rows": 7, **size}
 
 
 def test_explain_tells_the_limits() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
@@ -57,6 +57,7 @@ def export(batch: pa.RecordBatch, *, owned: bool = True) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", FLAT, ids=str)
 @settings(max_examples=scaled(10))
 @given(place=PLACES)
+@example(place=(3, 21))
 def test_flat_columns_are_views(kind: Any, place: tuple[int, int]) -> None:
     start, num_rows = place
     column = values(kind, 80)
@@ -71,6 +72,7 @@ def test_flat_columns_are_views(kind: Any, place: tuple[int, int]) -> None:
 @pytest.mark.parametrize("kind", COPIED, ids=str)
 @settings(max_examples=scaled(25))
 @given(place=PLACES)
+@example(place=(3, 21))
 def test_booleans_and_days_are_copied_and_writable(kind: Any, place: tuple[int, int]) -> None:
     column = values(kind, 80).slice(*place)
     found = export(batch_of(x=column), owned=False)["x"]

@@ -17,7 +17,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow import dataset, iterator
-from arrowflow.observe.progress import BYTES, COUNTS, ProgressBar, _bar_type, _scaled
+from arrowflow.observe.progress import BYTES, COUNTS, ProgressBar, _bar_type, scaled
 from tests import warm
 
 pytestmark = pytest.mark.any_version
@@ -155,7 +155,7 @@ def test_it_shows_the_last_seconds_and_in_the_end_the_whole(screen: io.StringIO)
     ids=["small counts", "large counts", "bytes"],
 )
 def test_numbers_are_short(step: int, units: tuple[str, ...], texts: dict[float, str]) -> None:
-    assert {value: _scaled(value, step, units) for value in texts} == texts
+    assert {value: scaled(value, step, units) for value in texts} == texts
 
 
 # ---------------------------------------------------------------------------------------------- ending

@@ -144,6 +144,55 @@ def test_prune_columns_narrows_what_is_in_memory() -> None:
     assert same_rows(dataset)
 
 
+WIDE = pa.table(
+    {
+        "a": range(6),
+        "b": [float(n) for n in range(6)],
+        "text": [str(n) for n in range(6)],
+        "list": [[n] for n in range(6)],
+    }
+)
+TABLE = pa.table({"a": range(6), "found": range(6), "other": range(6)})
+READ: dict[str, tuple[Callable[[af.Dataset], af.Dataset], str]] = {
+    "cache": (lambda ds: ds.cache().select("b"), "a b text list"),
+    "sample": (lambda ds: ds.sample(4, weights="a", replacement=True).select("b"), "a b"),
+    "explode": (lambda ds: ds.explode("list").select("b"), "b list"),
+    "unique": (lambda ds: ds.unique("a").select("b"), "a b"),
+    "unique in all": (lambda ds: ds.unique().select("b"), "a b text list"),
+    "enumerate": (lambda ds: ds.enumerate(name="number").select("number", "b"), "b"),
+    "take_while": (lambda ds: ds.take_while(pl.col("a") < 3).select("b"), "a b"),
+    "rejection_resample": (lambda ds: ds.rejection_resample(pl.col("a") % 2, [1, 1]).select("b"), "a b"),
+    "group_by_window": (lambda ds: ds.group_by_window(pl.col("a") % 2, 2).select("b"), "a b"),
+    "window": (lambda ds: ds.window(2).select("b"), "b"),
+    "window of series": (lambda ds: ds.window(2, by="a").select("b"), "a b"),
+    "batch": (lambda ds: ds.batch(4, pad_remainder=True, mask="real").select("real", "b"), "b"),
+    "padded_batch": (
+        lambda ds: ds.padded_batch(2, lengths={"list": "length"}).select("length", "b"),
+        "b list",
+    ),
+    "bucket_by_sequence_length": (
+        lambda ds: ds.bucket_by_sequence_length("text", [2], [2, 2]).select("b"),
+        "b text",
+    ),
+    "pack_sequences": (lambda ds: ds.select("list", "b").pack_sequences("list", 4).select("list"), "list"),
+    "join": (lambda ds: ds.join(TABLE, "a").select("found", "b"), "a b"),
+    "zip": (lambda ds: af.zip(ds, af.range(9)).select("id", "b"), "b"),
+    "concatenate": (lambda ds: ds.concatenate(ds.filter(pl.col("a") > 1)).select("b"), "b"),
+    "map": (lambda ds: ds.map(lambda batch: batch, columns=["a", "b"]).select("b"), "a b"),
+    "filter": (lambda ds: ds.filter(lambda batch: batch["a"], columns=["a"]).select("b"), "a b"),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_operators_read_the_columns_that_they_need(name: str) -> None:
+    apply, expected = READ[name]
+    plan = optimised(apply(af.from_arrow(WIDE)))
+    sources = [node for node in post_order(plan) if isinstance(node, FromMemory)]
+    readers = [node for node in post_order(plan) if sources[0] in node.inputs]
+    first = readers[0] if readers[0].name == "columns" else sources[0]
+    assert first.schema is not None and first.schema.names == expected.split(), plan
+
+
 def test_prune_row_groups_pushes_the_predicates_of_the_source_s_own_columns(folder: Path) -> None:
     dataset = (
         af.read_parquet(folder)

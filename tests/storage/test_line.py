@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from arrowflow.storage.line import LOOK_SECONDS, Line
+from arrowflow.storage.requests import LOOK_SECONDS, Line
 from arrowflow.storage.retries import REQUEST_SECONDS
 
 pytestmark = pytest.mark.any_version

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -186,6 +188,47 @@ def test_a_file_that_is_read_from_its_start_takes_few_requests(s3_server: S3Serv
         source.seek(-10, 2)
         assert source.read() == DATA[-10:]
     assert s3_proxy.count("GET") == 1
+
+
+def test_bytes_that_are_like_the_mark_are_no_short_read(tmp_path: Path) -> None:
+    """A mark that stays where it was tells that the client got less than it said."""
+    every = bytes(range(256))
+    (tmp_path / "a").write_bytes(every)
+    ranges = [(start, end) for end in range(1, 257) for start in (0, end - 1)]
+    found = Requests().fetch(pafs.LocalFileSystem(), str(tmp_path / "a"), ranges)
+    assert [each.to_pybytes() for each in found] == [every[start:end] for start, end in ranges]
+
+
+class ShortStream:
+    """Says that it filled the memory, the last bytes of which it left as they were."""
+
+    def __init__(self, missing: int) -> None:
+        self._missing = missing
+
+    def readinto(self, memory: memoryview) -> int:
+        memory[: -self._missing] = bytes(len(memory) - self._missing)
+        return len(memory)
+
+
+@pytest.mark.parametrize(("size", "missing"), [(1, 1), (4, 1), (4, 4), (30, 1), (30, 7), (30, 8), (30, 30)])
+def test_a_client_that_says_more_than_it_read_is_found_out(
+    size: int, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = SimpleNamespace(get_stream=lambda start, size: ShortStream(missing))
+    monkeypatch.setattr(Requests, "_handle", lambda *_: nullcontext(handle))
+    with pytest.raises(SourceError, match=f"expected {size} bytes at offset 7, got {size - 1}:"):
+        Requests().fetch(pafs.LocalFileSystem(), "a", [(7, 7 + size)])
+
+
+def test_a_file_that_ends_within_a_range_is_a_short_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(DATA[:50])
+    fetch = Requests().fetch
+    whole, nothing = fetch(pafs.LocalFileSystem(), str(tmp_path / "a"), [(10, 50), (50, 50)])
+    assert whole.to_pybytes() == DATA[10:50]
+    assert nothing.size == 0
+    for end, found in ((51, 40), (90, 40)):
+        with pytest.raises(SourceError, match=f"expected {end - 10} bytes at offset 10, got {found}:"):
+            fetch(pafs.LocalFileSystem(), str(tmp_path / "a"), [(10, end)])
 
 
 def test_requests_pickle_without_their_run() -> None:

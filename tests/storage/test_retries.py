@@ -169,11 +169,12 @@ def test_what_a_slow_line_takes_is_no_part_of_the_deadline() -> None:
     assert hand.told == ["lost connection"]
 
 
-def test_a_file_that_is_shorter_is_not_asked_for_long() -> None:
+@pytest.mark.parametrize("retries", [0, 1, 20])
+def test_a_file_that_is_shorter_is_not_asked_for_long(retries: int) -> None:
     hand, request = Services(), Answers(ShortRead("expected 9 bytes, got 5"))
     with pytest.raises(ShortRead):
-        Patience().persist(request, hand)
-    assert hand.told == ["cut short"] * SHORT_RETRIES
+        Patience(retries).persist(request, hand)
+    assert hand.told == ["cut short"] * min(retries, SHORT_RETRIES)
 
 
 def test_a_run_that_ends_ends_the_wait() -> None:

@@ -8,46 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from arrowflow.caching.fingerprint.code import Import, Names, code_text, names_in
 from arrowflow.caching.fingerprint.encoder import Encoder
 from arrowflow.caching.fingerprint.installed import compiled_file, is_installed, resolved, version_of
-from arrowflow.caching.fingerprint.modules import write_whole_module
 
-_MADE_BY_PYTHON = frozenset(
-    (
-        "__abstractmethods__",
-        "__annotate__",
-        "__annotate_func__",
-        "__annotations__",
-        "__annotations_cache__",
-        "__classcell__",
-        "__dataclass_fields__",
-        "__dataclass_params__",
-        "__dataclass_transform__",
-        "__dict__",
-        "__doc__",
-        "__firstlineno__",
-        "__module__",
-        "__orig_bases__",
-        "__parameters__",
-        "__qualname__",
-        "__static_attributes__",
-        "__type_params__",
-        "__weakref__",
-        "_abc_impl",
-        "_hashable_values_",
-        "_member_names_",
-        "_unhashable_values_",
-        "_unhashable_values_map_",
-        "_value2member_map_",
-    )
-)
+_MADE_BY_PYTHON = {
+    *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
+    *("__annotations_cache__", "__classcell__", "__dataclass_fields__", "__dataclass_params__"),
+    *("__dataclass_transform__", "__dict__", "__doc__", "__firstlineno__", "__module__"),
+    *("__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__"),
+    *("__type_params__", "__weakref__", "_abc_impl", "_hashable_values_", "_member_names_"),
+    *("_unhashable_values_", "_unhashable_values_map_", "_value2member_map_"),
+}
 """Attributes of classes that say nothing, or nothing that other attributes do not say."""
 
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -185,7 +165,7 @@ def _write_attributes(
     held = vars(module)
     used = [name for name in names.attributes if name in held and not name.startswith("__")]
     if whole or not used or "__getattr__" in held:
-        write_whole_module(encoder, module)
+        _write_whole_module(encoder, module)
     encoder.put("own module", str(len(used)))
     for name in used:
         value = held[name]
@@ -194,6 +174,52 @@ def _write_attributes(
             encoder.write(value, f"attribute {name!r}")
         elif value not in outer:
             _write_attributes(encoder, value, names, name in names.bare, (*outer, module))
+
+
+def _write_whole_module(encoder: Encoder, module: types.ModuleType) -> None:
+    """Writes the files of a module and its package, and of all own modules that its values are or come from.
+
+    A module without a file, made while the program runs, counts by its values.
+    """
+    if encoder.is_known(module):
+        return
+    files = _files(module)
+    encoder.put("whole module", str(len(files)))
+    for file in files:
+        encoder.put("file", file.name, hashlib.blake2b(file.read_bytes()).digest())
+    if not files:
+        _write_module_values(encoder, module)
+    for other in _reached(module):
+        _write_whole_module(encoder, other)
+
+
+def _files(module: types.ModuleType) -> list[Path]:
+    file = vars(module).get("__file__")
+    found = {Path(file)} if file else set()
+    for folder in vars(module).get("__path__", ()):
+        found.update(Path(folder).rglob("*.py"))
+    return sorted(each for each in found if each.is_file())
+
+
+def _write_module_values(encoder: Encoder, module: types.ModuleType) -> None:
+    held = vars(module)
+    for name in sorted(name for name in held if not name.startswith("__")):
+        if not isinstance(held[name], types.ModuleType):
+            encoder.put("attribute", name)
+            encoder.write(held[name], f"attribute {name!r}")
+
+
+def _reached(module: types.ModuleType) -> list[types.ModuleType]:
+    """Returns the own modules among a module's values, and those own modules that made its values, ordered by name."""
+    found: dict[str, types.ModuleType] = {}
+    inside = [each for name, each in sys.modules.copy().items() if name.startswith(f"{module.__name__}.")]
+    for value in (*vars(module).values(), *inside):
+        made = isinstance(value, type | types.FunctionType)
+        source = getattr(value if made else type(value), "__module__", None)
+        other = value if isinstance(value, types.ModuleType) else sys.modules.get(str(source))
+        if isinstance(other, types.ModuleType):
+            found.setdefault(other.__name__, other)
+    return [found[name] for name in sorted(found) if name != module.__name__ and not is_installed(name)]
 
 
 def _write_class(encoder: Encoder, cls: type) -> None:

@@ -22,7 +22,7 @@ from arrowflow.caching.fingerprint.encoder import Encoder
 from arrowflow.caching.fingerprint.installed import is_installed
 from arrowflow.errors import said
 
-_TEXT: dict[type, Callable[[Any], str]] = {
+_PLAIN: dict[type, Callable[[Any], Any]] = {
     type(None): str,
     bool: str,
     int: hex,
@@ -32,26 +32,23 @@ _TEXT: dict[type, Callable[[Any], str]] = {
     decimal.Decimal: str,
     datetime.date: datetime.date.isoformat,
     datetime.timedelta: repr,
-}
-_JSON = frozenset((str, int, float, bool, type(None)))
-"""The types that JSON distinguishes."""
-
-_BYTES: dict[type, Callable[[Any], Any]] = {
     str: lambda value: value.encode("utf-8", "surrogatepass"),
     bytes: bytes,
     bytearray: bytes,
     float: lambda value: b"nan" if math.isnan(value) else struct.pack("<d", value),
     complex: lambda value: struct.pack("<dd", value.real, value.imag),
 }
+"""A text, or bytes, that tells a value from others of its type."""
+
+_JSON = frozenset((str, int, float, bool, type(None)))
+"""The types that JSON distinguishes."""
 
 
 def write_plain(encoder: Encoder, value: Any) -> bool:
     """Writes numbers, texts, bytes, dates, patterns, paths and members of enumerations."""
     kind = type(value)
-    if kind in _TEXT:
-        encoder.put(kind.__qualname__, _TEXT[kind](value))
-    elif kind in _BYTES:
-        encoder.put(kind.__qualname__, _BYTES[kind](value))
+    if kind in _PLAIN:
+        encoder.put(kind.__qualname__, _PLAIN[kind](value))
     elif kind is memoryview:
         encoder.put("memoryview", value.format, str(value.shape), value.tobytes())
     elif isinstance(value, pathlib.PurePath):

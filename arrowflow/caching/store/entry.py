@@ -36,10 +36,11 @@ from arrowflow.caching.store.folder import (
     MAX_TRIES,
     UNWRITABLE,
     USED,
+    Listing,
+    listed,
     make_folder,
     take_name,
 )
-from arrowflow.caching.store.listing import Listing, listed
 from arrowflow.caching.store.stored import CachedPlan, StoredChunks
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.storage import NO_ROOM, UNFINISHED, flush

@@ -24,8 +24,7 @@ from functools import partial
 from typing import Final
 
 from arrowflow.caching.store.chunk import Chunk, ChunkError, Draft, Head, Name, chunk_in, read_head
-from arrowflow.caching.store.folder import ABOUT, FILLING
-from arrowflow.caching.store.listing import NOTHING, Listing, listing_of
+from arrowflow.caching.store.folder import ABOUT, FILLING, NOTHING, Listing, listing_of
 from arrowflow.caching.store.stored import CachedPlan, StoredChunks
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.storage import Fetched, Objects, Services

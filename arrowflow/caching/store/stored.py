@@ -12,8 +12,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from arrowflow.caching.store.chunk import ChunkError, Draft, Head, Link, Name
-from arrowflow.caching.store.folder import FILLING
-from arrowflow.caching.store.listing import NOTHING, Listing
+from arrowflow.caching.store.folder import FILLING, NOTHING, Listing
 from arrowflow.plan.position import Position
 
 logger = logging.getLogger("arrowflow")

@@ -25,8 +25,7 @@ from typing import Any, Final
 from arrowflow.caching.store.chunk import Name
 from arrowflow.caching.store.claim import lock
 from arrowflow.caching.store.files import TEMPORARY
-from arrowflow.caching.store.folder import ABOUT, FILLING, LOCK, NEW, REMOVED, USED
-from arrowflow.caching.store.listing import listing_of
+from arrowflow.caching.store.folder import ABOUT, FILLING, LOCK, NEW, REMOVED, USED, listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError, said, shown
 from arrowflow.options import parse_bytes
 from arrowflow.storage import UNFINISHED, local_path, shown_paths

@@ -49,20 +49,7 @@ import pyarrow as pa
 from arrowflow.arenas import Inbox, Outbox
 from arrowflow.errors import WorkerError
 from arrowflow.executor.limits import ENDING_SECONDS, IDLE_SECONDS, LINGER_SECONDS, MAX_KNOWN
-from arrowflow.executor.processes.wire import (
-    Call,
-    Failed,
-    Forget,
-    Key,
-    Packed,
-    Surroundings,
-    read_batch,
-    receive,
-    send,
-    unpack_error,
-    unpack_outcome,
-    write_batch,
-)
+from arrowflow.executor.processes import wire
 from arrowflow.kernels.items import Origin, Payload
 
 DEFAULTS = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "0"}
@@ -78,7 +65,7 @@ _runs: set[int] = set()  # those that are not over; each step on it is an atomic
 _all: weakref.WeakSet[Child] = weakref.WeakSet()
 
 
-def surroundings() -> Surroundings:
+def surroundings() -> wire.Surroundings:
     """Returns what functions of this process find around them."""
     try:
         folder = str(Path.cwd())
@@ -86,7 +73,7 @@ def surroundings() -> Surroundings:
         raise WorkerError(
             "worker processes work in the folder that this process does, and that was removed; change to another one"
         ) from error
-    return Surroundings(tuple(map(str, sys.path)), folder, {**DEFAULTS, **os.environ})
+    return wire.Surroundings(tuple(map(str, sys.path)), folder, {**DEFAULTS, **os.environ})
 
 
 class Child:
@@ -98,9 +85,9 @@ class Child:
         has_started: Whether it said so.
     """
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: wire.Surroundings) -> None:
         self.since = 0.0
-        self.known: OrderedDict[Key, None] = OrderedDict()
+        self.known: OrderedDict[wire.Key, None] = OrderedDict()
         self.has_started = self._answered = self._killed = False
         self._outbox, self._inbox = Outbox(), Inbox()
         self._channel, theirs = socket.socketpair()
@@ -119,39 +106,41 @@ class Child:
     def await_start(self, origin: Origin) -> None:
         """Waits until it has started, for a call with this origin; raises `WorkerError` if it ended."""
         try:
-            receive(self._channel)
+            wire.receive(self._channel)
         except (EOFError, OSError) as error:
             raise self._failed(origin) from _cause(error)
         self.has_started = self._answered = True
 
-    def call(self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch) -> Payload:
+    def call(
+        self, key: wire.Key, packed: wire.Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch
+    ) -> Payload:
         """Waits for the kernel there, and returns its result for a chunk.
 
         Raises:
             WorkerError: The process ended.
             BaseException: The exception that the kernel raised.
         """
-        parcel, descriptor = write_batch(self._outbox, chunk)
+        parcel, descriptor = wire.write_batch(self._outbox, chunk)
         self._answered = False
         known = key in self.known
-        request = Call(key, None if known else packed, epoch, origin, parcel, self._inbox.returned())
+        request = wire.Call(key, None if known else packed, epoch, origin, parcel, self._inbox.returned())
         # Counted as the process does, which drops the operator that was not used for longest.
         self.known[key] = None
         self.known.move_to_end(key)
         if len(self.known) > MAX_KNOWN:
             self.known.popitem(last=False)
         try:
-            send(self._channel, request, descriptor)
-            answer, descriptor = receive(self._channel)
+            wire.send(self._channel, request, descriptor)
+            answer, descriptor = wire.receive(self._channel)
         except (EOFError, OSError) as error:
             raise self._failed(origin) from _cause(error)
         self._outbox.take_back(answer.returned)
-        if isinstance(answer, Failed):
+        if isinstance(answer, wire.Failed):
             self._answered = True
-            raise unpack_error(answer.error)
-        batch = read_batch(self._inbox, answer.parcel, descriptor)
+            raise wire.unpack_error(answer.error)
+        batch = wire.read_batch(self._inbox, answer.parcel, descriptor)
         self._answered = True
-        return batch if answer.outcome is None else unpack_outcome(answer.outcome, batch)
+        return batch if answer.outcome is None else wire.unpack_outcome(answer.outcome, batch)
 
     @property
     def waits(self) -> bool:
@@ -181,7 +170,7 @@ class Child:
         self._inbox.clear()
         self._answered = False
         try:
-            send(self._channel, Forget(tuple(runs)))
+            wire.send(self._channel, wire.Forget(tuple(runs)))
         except OSError:  # it has ended, which `forgotten` notices, too
             pass
 
@@ -192,7 +181,7 @@ class Child:
         try:
             if not answers.poll(max(0.0, seconds) * 1e3):
                 return ("a worker process did not close the instances of a class in time, and was killed",)
-            answer, _ = receive(self._channel)
+            answer, _ = wire.receive(self._channel)
         except (EOFError, OSError):  # it has ended
             return ()
         self._answered = True
@@ -249,7 +238,7 @@ def _cause(error: Exception) -> Exception | None:
     return None if isinstance(error, EOFError | ConnectionError) else error
 
 
-def _started(descriptors: tuple[int, int], around: Surroundings) -> subprocess.Popen[bytes]:
+def _started(descriptors: tuple[int, int], around: wire.Surroundings) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise FileNotFoundError("sys.executable does not say where Python is")
     idle_seconds = IDLE_SECONDS + LINGER_SECONDS
@@ -275,7 +264,7 @@ def begin() -> int:
     return run
 
 
-def take(key: Key, packed: Packed, now: float) -> Child:
+def take(key: wire.Key, packed: wire.Packed, now: float) -> Child:
     """Returns an idle process, one that knows the operator rather than others, or starts one. Any thread."""
     collect(now)
     latest = list(_idle)[::-1]

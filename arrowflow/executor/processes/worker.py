@@ -32,23 +32,7 @@ import pyarrow as pa
 from arrowflow.arenas import Inbox, Outbox, Parcel
 from arrowflow.errors import WorkerError, said
 from arrowflow.executor.limits import MAX_KNOWN
-from arrowflow.executor.processes.wire import (
-    Call,
-    Failed,
-    Forget,
-    Forgotten,
-    Key,
-    Made,
-    Packed,
-    Started,
-    pack_error,
-    pack_outcome,
-    read_batch,
-    receive,
-    send,
-    unpack,
-    write_batch,
-)
+from arrowflow.executor.processes import wire
 from arrowflow.kernels.instances import OneEach
 from arrowflow.kernels.items import Outcome
 from arrowflow.kernels.kinds import StatelessKernel
@@ -70,7 +54,7 @@ def main(channel: int, lifeline: int, idle_seconds: float) -> None:
     os.register_at_fork(after_in_child=connection.close)
     server = _Server(connection)
     with contextlib.suppress(EOFError, ConnectionError):
-        send(connection, Started())
+        wire.send(connection, wire.Started())
         server.serve(idle_seconds)
     server.close()
     _flush()
@@ -97,7 +81,7 @@ def _end_with(lifeline: int) -> None:
 class _Operator:
     """One operator of one run: what makes its kernels, what they keep, and the kernel of the latest epoch."""
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: wire.Packed) -> None:
         self._packed, self._around = packed
         self._make: Callable[[Any], StatelessKernel] | None = None
         self._kept: dict[Any, Any] = {}
@@ -115,7 +99,7 @@ class _Operator:
             os.environ.update(environment)
         if self._make is None:
             try:
-                self._make, self._packed = unpack(self._packed), b""
+                self._make, self._packed = wire.unpack(self._packed), b""
             except Exception as error:
                 raise WorkerError(
                     f"a worker process cannot load the function: {said(error)}; what it refers to has "
@@ -131,7 +115,7 @@ class _Operator:
 class _Server:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._known: OrderedDict[Key, _Operator] = OrderedDict()
+        self._known: OrderedDict[wire.Key, _Operator] = OrderedDict()
         self._inbox, self._outbox = Inbox(), Outbox()
         self._failed: list[str] = []
 
@@ -139,7 +123,7 @@ class _Server:
         waiting = select.poll()
         waiting.register(self._channel, select.POLLIN)
         while waiting.poll(idle_seconds * 1e3):
-            self._answer(*receive(self._channel))
+            self._answer(*wire.receive(self._channel))
 
     def close(self) -> None:
         """Closes the instances of runs that go on without this process."""
@@ -149,13 +133,13 @@ class _Server:
             logger.warning("%s", text)
 
     def _answer(self, request: Any, descriptor: int | None) -> None:
-        if isinstance(request, Forget):
+        if isinstance(request, wire.Forget):
             for key in [key for key in self._known if key[0] in request.runs]:
                 self._failed += self._known.pop(key).lender.close()
             self._inbox.clear()
             self._outbox.clear()
             _flush()
-            send(self._channel, Forgotten(tuple(self._failed)))
+            wire.send(self._channel, wire.Forgotten(tuple(self._failed)))
             self._failed.clear()
             gc.collect()
             return
@@ -163,24 +147,24 @@ class _Server:
         try:
             parcel, made, outcome = self._call(request, descriptor)
         except BaseException as error:
-            failed = pack_error(error)
+            failed = wire.pack_error(error)
             del error
             _flush()
-            send(self._channel, Failed(failed, self._inbox.returned()))
+            wire.send(self._channel, wire.Failed(failed, self._inbox.returned()))
         else:
             _flush()
-            send(self._channel, Made(parcel, self._inbox.returned(), outcome), made)
+            wire.send(self._channel, wire.Made(parcel, self._inbox.returned(), outcome), made)
 
-    def _call(self, request: Call, descriptor: int | None) -> tuple[Parcel, int | None, bytes | None]:
+    def _call(self, request: wire.Call, descriptor: int | None) -> tuple[Parcel, int | None, bytes | None]:
         """Returns where the result lies. With its frame the chunk is gone, unless the function keeps it."""
         operator = self._operator(request)
-        chunk = read_batch(self._inbox, request.parcel, descriptor)
+        chunk = wire.read_batch(self._inbox, request.parcel, descriptor)
         result: Any = operator.kernel(request.epoch).apply(chunk, request.origin)
-        outcome = pack_outcome(result) if isinstance(result, Outcome) else None
+        outcome = wire.pack_outcome(result) if isinstance(result, Outcome) else None
         batch: pa.RecordBatch = result.chunk if isinstance(result, Outcome) else result
-        return *write_batch(self._outbox, batch), outcome
+        return *wire.write_batch(self._outbox, batch), outcome
 
-    def _operator(self, request: Call) -> _Operator:
+    def _operator(self, request: wire.Call) -> _Operator:
         """Returns the operator of a call. Nothing can fail here: it is counted whatever becomes of the call."""
         if request.packed is not None:
             self._known[request.key] = _Operator(request.packed)

@@ -16,14 +16,13 @@ from typing import Any, Final, NamedTuple
 from arrowflow.bad_rows import LeftOut
 from arrowflow.clock import Clock
 from arrowflow.executor import keeping
+from arrowflow.executor.failure import Abandoned
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.processes.kernel import RunProcesses
-from arrowflow.executor.seat import Seat
-from arrowflow.executor.stages.elsewhere import Elsewhere
-from arrowflow.executor.stages.measures import Measures
+from arrowflow.executor.stages.measures import Elsewhere, Measures
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate, Sizes
-from arrowflow.executor.workers.abandoned import Abandoned
 from arrowflow.executor.workers.instances import RunInstances
+from arrowflow.executor.workers.worker import Seat
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
@@ -54,8 +53,9 @@ class Run(ABC):
         bad_rows: Bad rows that stages leave out, each with its operator and a place that is the same whenever the rows are
             read again; None where nobody asks for single ones. Set before the first item is asked for; any thread.
         slow: Threads of calls that were made twice; the slower one of each may still run. Any thread.
-        keeps: Whether what sources make is kept for later epochs: whoever iterates may come again.
+        keeps: Whether what kernels make is kept for later epochs: whoever iterates may come again.
         kept_rows: Rows that came from chunks of earlier epochs.
+        kept_images: Images whose pixels did.
     """
 
     consumer: Seat
@@ -78,7 +78,7 @@ class Run(ABC):
         self.lock = threading.RLock()
         self.ledger = Ledger(options.ram_budget)
         keeping.begin(self.ledger, shares=options.shares_ram)
-        self.kept_rows = 0
+        self.kept_rows = self.kept_images = 0
         self.processes = RunProcesses(clock, options.close_timeout)
         self.abandoned = Abandoned()
         self.plan = plan

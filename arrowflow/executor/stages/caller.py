@@ -16,8 +16,8 @@ from arrowflow.executor.ledger import Buffers, buffers_of
 from arrowflow.executor.stages.base import Queue
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
 from arrowflow.executor.workers.worker import Worker
-from arrowflow.kernels.items import Item, Made, Origin, Outcome, Payload, Task, Ticket
-from arrowflow.kernels.kept import KeptGroup, Key
+from arrowflow.kernels.items import Item, Made, Origin, Outcome, Payload, Recalled, Task, Ticket
+from arrowflow.kernels.kept import KeptChunks, KeptGroup, Key
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
 from arrowflow.observe.timeline import CONSUMER
 from arrowflow.plan.position import Position
@@ -41,13 +41,14 @@ class Slot:
         running: Whether a thread runs it. Until that ends, the fields after this one are the thread's alone.
         origin: Origin of the chunk that it makes.
         iterator: What is left of it.
-        results: Chunks that wait for their turn.
-        buffers: The buffers of the latest of these, since it was started or went on.
+        made: Its results since it was started or went on, with the buffers that are not charged yet.
+        results: Those before, which wait for their turn.
         claims: Claims on what is kept of the input, one for each chunk of it that was not made yet; None where nothing is.
         done: Whether it makes no further chunk.
         error: Why it makes none, if not because it was finished.
         left_out: Bad rows since it was started or went on.
-        group: What to keep for later epochs of the results since then.
+        groups: What to keep for later epochs of the results since then.
+        kept_images: Images of these that came from earlier epochs.
         looked: Results that an `UnorderedQueue` has looked at.
     """
 
@@ -60,12 +61,13 @@ class Slot:
         self.estimate: Estimate = NO_BYTES
         self.reserved_bytes = 0
         self.iterator: Iterator[Made] | None = None
+        self.made: list[tuple[Item, Buffers]] = []
         self.results: list[Item] = []
-        self.buffers: list[Buffers] = []
         self.running = self.done = False
         self.error: BaseException | None = None
         self.left_out: LeftOut = NO_BAD_ROWS
-        self.group: KeptGroup | None = None
+        self.groups: list[KeptGroup | None] = []
+        self.kept_images = 0
         self.looked = 0
 
 
@@ -110,8 +112,9 @@ class ParallelCaller(Caller):
         self.head: SourceKernel | ReaderKernel | None = None if self.plan.head is None else kernels[0]
         self.kernels: list[StatelessKernel] = kernels[len(kernels) - len(self.plan.kernels) :]
         self._passes = isinstance(self.head, ReaderKernel) and self.head.passes
-        self._kept = self.plan.keeps if queue.run.keeps else None
-        self._delivers_copies = self.plan.keeps is not None and self.plan.keeps.copies
+        kept = self.plan.keeps if isinstance(self.plan.keeps, KeptChunks) else None
+        self._kept = kept if queue.run.keeps else None
+        self._delivers_copies = kept is not None and kept.copies
         self._engine = self.plan.engine
         self._titles = [spec.title or spec.operator for spec in self.plan.kernels]
         self._where = queue.where
@@ -149,12 +152,13 @@ class ParallelCaller(Caller):
         keyed: list[tuple[Key, Any, Buffers]] = []
         while (made := self._make(call, call.iterator)) is not None:
             if made.key is not None:
-                keyed.append((made.key, call.results[-1].chunk, call.buffers[-1]))
+                item, buffers = call.made[-1]
+                keyed.append((made.key, item.chunk, buffers))
             if not (made.more or again):
                 break
             again &= made.more
         if keyed and self._kept is not None:
-            call.group = self._kept.group(keyed, self.run.clock.thread_cpu() - cpu)
+            call.groups.append(self._kept.group(keyed, self.run.clock.thread_cpu() - cpu))
 
     def passes_on(self, item: Any) -> bool:
         """Whether an item is what the reader would make of it."""
@@ -186,11 +190,14 @@ class ParallelCaller(Caller):
                 chunk = self._timed(self._titles[index], kernel.apply, chunk, origin)
             except BaseException as error:
                 raise located(error, self.plan.kernels[index].operator) from cause_of(error)
+            if isinstance(chunk, Recalled):
+                chunk, group, images = chunk
+                call.groups.append(group)
+                call.kept_images += images
         if isinstance(chunk, Outcome):
             self._locate(chunk.error, origin)
         if call.iterator is None and chunk is call.item.chunk:  # nothing was made of it
-            call.results.append(Item(chunk, position, call.item.ticket, origin))
-            call.buffers.append({})
+            call.made.append((Item(chunk, position, call.item.ticket, origin), {}))
         else:
-            call.results.append(Item(chunk, position, None, origin))
-            call.buffers.append(REUSED if is_kept and not self._delivers_copies else buffers_of(chunk))
+            buffers = REUSED if is_kept and not self._delivers_copies else buffers_of(chunk)
+            call.made.append((Item(chunk, position, None, origin), buffers))

@@ -15,11 +15,11 @@ from arrowflow.executor.limits import (
     SMALL_BYTES,
     SMALL_ITEMS,
     WAITED_GROWTH,
+    fits,
 )
 from arrowflow.executor.stages.base import BLOCKED, DONE, Blocked, Done, Look, Queue, Ready, Stream
 from arrowflow.executor.stages.caller import NOTHING, REUSED, ParallelCaller, Slot
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
-from arrowflow.executor.workers.tokens import fits
 from arrowflow.kernels.items import Item, Task, Ticket
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel
 from arrowflow.physical.tuning import Gate
@@ -223,8 +223,8 @@ class ParallelQueue(Queue):
         if estimate.most:
             ledger, least = self.run.ledger, estimate.least
             if self.caller.head is None:
-                # What a function makes is foretold by other calls: a few large rows would count as many. More than
-                # all that is free keeps no other call from starting.
+                # Other calls foretell what a function makes: a few large rows would count as many. More than all
+                # that is free keeps no other call from starting.
                 least = min(least, max(0, ledger.budget - ledger.used))
             slot.reserved_bytes = least
             ledger.reserve(least)
@@ -250,32 +250,35 @@ class ParallelQueue(Queue):
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
             self.close_later(call.iterator)
-            call.results.clear()
+            call.made.clear()
             return
         if call.left_out is not NO_BAD_ROWS:
             self.left_out, call.left_out = self.left_out.plus(call.left_out), NO_BAD_ROWS
         if not call.done:
             self._suspended += 1
-        results, made = call.results, 0
-        self.turn_chunks += len(call.buffers)
-        for at, buffers in enumerate(call.buffers, len(results) - len(call.buffers)):
+        made = 0
+        self.turn_chunks += len(call.made)
+        for item, buffers in call.made:
             if buffers is REUSED and call.claims is not None:
-                results[at] = results[at]._replace(ticket=call.claims.popleft())
+                item = item._replace(ticket=call.claims.popleft())
             elif buffers:
                 ticket = ledger.charge(buffers, lent=self._lends)
                 made += ticket.num_bytes
-                chunk, position, _, origin = results[at]
-                results[at] = Item(chunk, position, ticket, origin)
+                item = Item(item.chunk, item.position, ticket, item.origin)
                 if self._streams(call):
                     self.sizes.learn_stream(ticket.num_bytes)
+            call.results.append(item)
+        call.made.clear()
         if made:
             self.bytes += made
             self.sizes.made_bytes += made
         self._learn(call, made)
-        call.buffers.clear()
-        if call.group is not None and self._kept is not None:
-            keeping.add(ledger, self._kept, call.group)
-            call.group = None
+        for group in call.groups:
+            if group is not None and self._kept is not None:
+                keeping.add(ledger, self._kept, group)
+        call.groups.clear()
+        self.run.kept_images += call.kept_images
+        call.kept_images = 0
         if call.done:
             call.item = NOTHING  # lets go of the input while the results wait for their turn
             call.claims = None

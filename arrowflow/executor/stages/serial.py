@@ -1,14 +1,16 @@
-"""`SerialQueue`: one call at a time, in order."""
+"""`SerialQueue`: one call at a time, in order; `Tail`: the last serial kernel, on the consumer's thread."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 
 from arrowflow.bad_rows import LeftOut
-from arrowflow.executor.limits import MAX_ITEMS_PER_CALL
+from arrowflow.executor.failure import cause_of, located
+from arrowflow.executor.limits import MAX_ITEMS_PER_CALL, fits
 from arrowflow.executor.stages.base import BLOCKED, DONE, Blocked, Done, Look, Queue, Ready, Stream
 from arrowflow.executor.stages.serial_caller import SerialCaller
-from arrowflow.executor.workers.tokens import fits
+from arrowflow.kernels.items import PAUSE, Item, Slices
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.physical.tuning import Gate
 
@@ -103,13 +105,13 @@ class SerialQueue(Queue):
             self._let_go()
             return
         made = 0
-        for item, buffers in call.results:
+        for item, buffers in call.made:
             if buffers:
                 ticket = ledger.charge(buffers)
                 made += ticket.num_bytes
                 item = item._replace(ticket=ticket)
             self.put(item)
-        call.results.clear()
+        call.made.clear()
         if made:
             self.bytes += made
             self.sizes.learn_stream(made)
@@ -126,3 +128,49 @@ class SerialQueue(Queue):
     def left_out(self) -> LeftOut:  # type: ignore[override]
         """Bad rows that its kernel left out; the kernel counts them, on any thread."""
         return self.caller.kernel.left_out
+
+
+class Tail:
+    """Runs the last serial kernel, on the consumer's thread (rule 4), one result at a time.
+
+    No worker runs its stage. A thread that drops the stage takes the kernel away; the engine refuses later requests.
+    """
+
+    def __init__(self, stage: SerialQueue) -> None:
+        self.stage = stage
+        stage.caller.kernel.lazy = True
+        self.iterator: Iterator[Item] | None = None
+        self._finished = False
+
+    def next_item(self, take: Callable[[], Item | None]) -> Item | None:
+        """Returns the kernel's next result with rows; takes input as needed."""
+        while True:
+            item = self._result()
+            if item is not None or self._finished or self.stage.caller.kernel.done:
+                return item
+            self._feed(take())  # a name for the item here would hold its rows until the next one has come
+
+    def _feed(self, item: Item | None) -> None:
+        kernel = self.stage.caller.kernel
+        if item is not None:
+            self.iterator = self.stage.caller.pushed(item)
+        else:
+            self._finished = not kernel.done
+            self.iterator = kernel.finish()
+
+    def _result(self) -> Item | None:
+        if self.iterator is None:
+            return None
+        try:
+            for item in self.iterator:
+                if item is PAUSE:
+                    continue  # earlier results are with the consumer already
+                rows = item.chunk.num_rows
+                if rows:
+                    self.stage.chunks += item.chunk.batches if type(item.chunk) is Slices else 1
+                    self.stage.rows += rows
+                    return item
+        except Exception as error:
+            raise located(error, self.stage.caller.operator) from cause_of(error)
+        self.iterator = None
+        return None

@@ -42,7 +42,7 @@ class SerialCaller(Caller):
         source: The stream that its input is of, for a boundary.
         inbox: Items that it has not come to yet.
         iterator: The rest of the item that it came to last.
-        results: Its results, with the buffers that are not charged yet.
+        made: Its results, with the buffers that are not charged yet.
         failure: The exception of the kernel.
         begun: Whether a boundary has put out what there is before any input.
         finishing: Whether the input is over, and a last call has to be made.
@@ -60,7 +60,7 @@ class SerialCaller(Caller):
         self.source: Stream | None = None
         self.inbox: deque[Item] = deque()
         self.iterator: Iterator[Item] | None = None
-        self.results: list[tuple[Item, Buffers]] = []
+        self.made: list[tuple[Item, Buffers]] = []
         self.failure: BaseException | None = None
         self.begun = self.plan.kind == "serial"
         self.finishing = self.finished = False
@@ -84,9 +84,9 @@ class SerialCaller(Caller):
             self.failure = located(error, self.operator)
 
     def _run(self) -> None:
-        results = self.results
+        made = self.made
         self._new_bytes = 0
-        while len(results) < self.room and (not results or self._new_bytes <= self.spare_bytes):
+        while len(made) < self.room and (not made or self._new_bytes <= self.spare_bytes):
             if not self._advance():
                 break
 
@@ -95,14 +95,14 @@ class SerialCaller(Caller):
         if self.iterator is not None:
             item = next(self.iterator, None)
             if item is PAUSE:
-                return not self.results
+                return not self.made
             if item is None:
                 self.iterator = None
             else:
                 # A kernel that made a new chunk leaves its charging to the queue.
                 buffers = buffers_of(item.chunk) if item.ticket is None else {}
                 self._new_bytes += sum(buffers.values())
-                self.results.append((item, buffers))
+                self.made.append((item, buffers))
         elif self.kernel.done:
             return False
         elif not self.begun:
@@ -145,7 +145,7 @@ class SerialCaller(Caller):
     def let_go(self) -> Any:
         """Lets go of the kernel and all that it holds, and returns the iterator that is left."""
         iterator, self.iterator = self.iterator, None
-        self.results.clear()
+        self.made.clear()
         self.inbox.clear()
         self.kernel = Gone(self.kernel.left_out)
         self.source = self.failure = None

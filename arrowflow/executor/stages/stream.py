@@ -36,6 +36,7 @@ class StreamContext:
         run = stream.run
         self._stream = stream
         self.epoch = stream.epoch
+        self.keeps = run.keeps
         self.run_storage = run.run_storage
         self.elsewhere = run.elsewhere
         self.keep = run.ledger.keep

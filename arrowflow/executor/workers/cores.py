@@ -17,13 +17,53 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
 
 import pyarrow as pa
 
 from arrowflow.executor import keeping
 from arrowflow.executor.stages.base import Run
-from arrowflow.executor.workers.turns import Turns
 from arrowflow.options import available_cpus
+
+
+class Turns:
+    """Lets so many calls compute at a time, where a process has more runs than cores.
+
+    A call that its run waits for comes before those that work ahead. Any thread, without the lock of a run.
+
+    Args:
+        number: How many calls.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._lock = threading.Lock()
+        self._free = number  # less those that wait
+        self._first: deque[threading.Lock] = deque()
+        self._ahead: deque[threading.Lock] = deque()
+
+    def take(self, *, ahead: bool, seconds: float) -> None:
+        """Waits for a turn; so long at most, since nobody can tell that a call does not wait for one of another run."""
+        line = self._ahead if ahead else self._first
+        with self._lock:
+            self._free -= 1
+            if self._free >= 0:
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            line.append(mine)
+        if not mine.acquire(timeout=seconds):
+            with self._lock:
+                if mine in line:
+                    line.remove(mine)
+
+    def give(self) -> None:
+        """Ends a turn."""
+        with self._lock:
+            self._free += 1
+            if self._free + len(self._first) + len(self._ahead) > 0 and (line := self._first or self._ahead):
+                line.popleft().release()
 
 
 class _Process:
@@ -112,3 +152,33 @@ def allowance(run: Run) -> int:
     others = [other.tokens for other in _alive() if other is not run and other.tokens > 0]
     fair = max(1, _Process.cores // (1 + len(others)))
     return min(budget, max(fair, _Process.cores - round(sum(others))))
+
+
+YOUR_STEP: Final = "your own step"
+MEMORY: Final = "the memory budget"
+ORDER: Final = "results of running calls"
+
+
+class IdleCores:
+    """Core seconds of a run's budget that no call used, by reason. Under the run's lock.
+
+    A worker that finds nothing to start says why, and how many cores are idle then (`Pool.rests`). That holds until another
+    one rests or wakes. So a call costs nothing more, and the figures are as exact as workers rest often.
+    """
+
+    def __init__(self, now: float, cores: float) -> None:
+        self._reason = ORDER
+        self._seconds: dict[str, float] = {}
+        self._since, self._cores = now, cores
+
+    def change(self, now: float, cores: float, reason: str | None = None) -> None:
+        """Counts the time until now; from now on so many cores are idle, for the same reason if none is given."""
+        if self._cores > 0:
+            spent = self._cores * (now - self._since)
+            self._seconds[self._reason] = self._seconds.get(self._reason, 0.0) + spent
+        self._since, self._cores, self._reason = now, cores, reason or self._reason
+
+    def seconds(self, now: float) -> Mapping[str, float]:
+        """Returns the core seconds of each reason until now."""
+        self.change(now, self._cores)
+        return dict(self._seconds)

@@ -31,15 +31,15 @@ from arrowflow.executor.limits import (
     ROUNDING,
     SHORTEST_CALL_SECONDS,
     TURN_SECONDS,
+    rounded,
+    token,
+    waits,
 )
-from arrowflow.executor.seat import ConsumerState
 from arrowflow.executor.stages.base import Queue, Ready, Run
-from arrowflow.executor.workers.cores import allowance, available
+from arrowflow.executor.workers.cores import MEMORY, ORDER, YOUR_STEP, IdleCores, allowance, available
 from arrowflow.executor.workers.cores import turns as turns_of_runs
-from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.executor.workers.ready import ReadySet
-from arrowflow.executor.workers.tokens import rounded, token, waits
-from arrowflow.executor.workers.worker import Runner, Worker, WorkerState, wake
+from arrowflow.executor.workers.worker import ConsumerState, Runner, Worker, WorkerState, wake
 from arrowflow.physical.tuning import FIRST_CALLS, NO_TIMES
 
 logger = logging.getLogger("arrowflow")
@@ -222,7 +222,7 @@ class Pool:
                 stage.caller.execute(call)
                 helped = me.helped
                 cpu, elapsed = clock.thread_cpu() + helped.cpu - cpu, clock.now() - began
-                if stage.foreign and stage.plan.process:
+                if stage.plan.process:
                     elapsed -= engine.processes.starting_seconds()
                 if weighed:
                     queued = me.meter.queued() + helped.queued - queued

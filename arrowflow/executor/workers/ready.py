@@ -22,10 +22,10 @@ import heapq
 from collections.abc import Iterator
 
 from arrowflow.executor.failure import located
-from arrowflow.executor.seat import ConsumerState
+from arrowflow.executor.limits import fits
 from arrowflow.executor.stages.base import Blocked, Done, Queue, Ready, Run, Stream, Waits
 from arrowflow.executor.stages.boundary import BoundaryQueue
-from arrowflow.executor.workers.tokens import any_fits
+from arrowflow.executor.workers.worker import ConsumerState
 from arrowflow.physical.tuning import Gate
 
 
@@ -170,7 +170,7 @@ class ReadySet:
             self._note_fitting()
         ready = self._look(self._noted, room)
         if ready is None and self._tokenless:
-            if any_fits(room):
+            if fits(1.0, room):
                 return self._look(self._tokenless, room)
             self.lacks_token = True
         return ready

@@ -54,7 +54,7 @@ class Pass:
         self._uncomputed = _read_by(slots.values())
         self._filtered = _read_by(slot for name, slot in slots.items() if name not in gathered)
         self._foreign = _foreigners(slots, schema)
-        # What is read beside the inputs of NumPy.
+        # Columns that are read beside the inputs of NumPy.
         self._others = {*self._uncomputed, *_read_by(own.values())}
         self._inputs = self._dense.inputs + (() if self._mask is None else self._mask.inputs)
         self.columns = tuple(sorted({*self._others, *(op.param for op in self._inputs)}))

@@ -25,15 +25,14 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.avro.blocks import MAGIC, Blocks, as_number, decompressed, header, walk
-from arrowflow.formats.avro.columns import Column
-from arrowflow.formats.avro.schema import columns_of, record
-from arrowflow.formats.borders import split_borders
-from arrowflow.formats.protocol import Footer, Split
+from arrowflow.formats.avro.blocks import MAGIC, Blocks, decompressed, header, walk
+from arrowflow.formats.avro.schema import Column, columns_of, record
+from arrowflow.formats.capabilities import Bits, WidthsFormat, bits_of, least_bytes
+from arrowflow.formats.protocol import Footer, Split, split_borders
 from arrowflow.formats.text.blocks import opened, opened_bytes
 from arrowflow.formats.text.codings import codec_of
 from arrowflow.formats.types import conform, decoded_schema
-from arrowflow.formats.widths import Bits, WidthsFormat, bits_of, least_bytes
+from arrowflow.formats.varints import written_number
 from arrowflow.storage import File, Range, Store
 
 SPLIT_BYTES: Final = 1 << 20
@@ -155,7 +154,9 @@ def _as_file(details: _Details, split: Split, data: memoryview) -> io.BytesIO:
             raise SourceError(
                 f"a block says {num_rows:,} records, and has {len(block):,} bytes; the file is corrupt: write it anew"
             )
-    return io.BytesIO(b"".join((details.head, as_number(split.num_rows), as_number(size), *blocks, _MARK)))
+    return io.BytesIO(
+        b"".join((details.head, written_number(split.num_rows), written_number(size), *blocks, _MARK))
+    )
 
 
 def _batch(file: io.BytesIO, columns: Sequence[Column]) -> pa.RecordBatch:
@@ -174,5 +175,5 @@ def _batch(file: io.BytesIO, columns: Sequence[Column]) -> pa.RecordBatch:
 def _head(columns: tuple[Column, ...]) -> bytes:
     """Returns the header of a file of these columns."""
     schema = json.dumps(record(columns)).encode()
-    texts = (as_number(len(each)) + each for each in (b"avro.schema", schema, b"avro.codec", b"null"))
-    return b"".join((MAGIC, as_number(2), *texts, as_number(0), _MARK))
+    texts = (written_number(len(each)) + each for each in (b"avro.schema", schema, b"avro.codec", b"null"))
+    return b"".join((MAGIC, written_number(2), *texts, written_number(0), _MARK))

@@ -18,13 +18,15 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.formats.text.blocks import Source
+from arrowflow.formats.varints import signed, varint
+
+_MAX_HEADER_BYTES: Final = 64 << 20
 
 MAX_BYTES: Final = 1 << 30
 """The most bytes of blocks that are decoded together, decompressed: with all offsets of 32 bits below their limit."""
 
 MAGIC: Final = b"Obj\x01"
 _MARK_BYTES: Final = 16
-_MAX_HEADER_BYTES: Final = 64 << 20
 _MAX_RATIO: Final = 1 << 12
 """The most records for each byte of a compressed block; an honest one has fewer."""
 
@@ -127,39 +129,16 @@ def _text(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def number(data: bytes, at: int) -> tuple[int, int]:
-    r"""Returns a number of Avro, and the place after it.
+    """Returns a number of Avro, and the place after it.
 
     Raises:
         IndexError: The bytes end within the number.
         SourceError: It has more than 64 bits.
-
-    Examples:
-        >>> number(b"\x03\x80\x01", 1)
-        (64, 3)
     """
-    value = shift = 0
-    while shift < 7 * _NUMBER_BYTES:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-    raise SourceError(f"before byte {at} stands no number; the file is corrupt: write it anew")
-
-
-def as_number(value: int) -> bytes:
-    r"""Returns the bytes of a number that is not negative.
-
-    Examples:
-        >>> as_number(64)
-        b'\x80\x01'
-    """
-    value, found = value << 1, bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    try:
+        return signed(data, at)
+    except ValueError as error:
+        raise SourceError(f"at byte {at} stands no number; the file is corrupt: write it anew") from error
 
 
 def walk(source: Source, head: Header, size: int) -> Blocks:
@@ -224,11 +203,7 @@ def _python(decompressor: Callable[[], Any]) -> Decompress:
 
 def _snappy(data: memoryview, most: int) -> tuple[Any, bool]:
     """Decompresses a block whose end is a checksum of what it holds."""
-    size = shift = 0
-    for byte in data[:5]:
-        size, shift = size | (byte & 0x7F) << shift, shift + 7
-        if byte < 0x80:
-            break
+    size, _ = varint(data, 0)
     if size > most:
         return b"", False
     found = pa.Codec("snappy").decompress(pa.py_buffer(data[:-4]), size, asbytes=True)

@@ -6,16 +6,17 @@ list of keys and values, times are whole numbers. A name that stands for a defin
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.formats.avro.columns import Column
 from arrowflow.formats.protocol import check_names
+from arrowflow.lazy import compute as pc
 
 _WORDS: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -43,6 +44,47 @@ _MAX_DIGITS: Final = 38
 
 
 _OTHERWISE: Final = "read the file by `fastavro`, and give rows with one type a column to `af.from_generator`"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, or a part of one.
+
+    Attributes:
+        name: Its name in what holds it.
+        type: Its type.
+        stored: The schema by which Polars decodes it; None for a column without a value, which takes no byte.
+        symbols: The texts that its numbers stand for, if it is an enum.
+        parts: The fields of a record; the values of an array; keys and values of a map.
+    """
+
+    name: str
+    type: pa.DataType
+    stored: Any
+    symbols: tuple[str, ...] = ()
+    parts: tuple[Column, ...] = ()
+
+    def built(self, array: pa.Array) -> pa.Array:
+        """Returns what Polars decoded as the type of this column.
+
+        Raises:
+            IndexError: A number stands for no symbol.
+        """
+        if self.symbols:
+            texts = pl.Series(self.symbols, dtype=pl.String).to_arrow(compat_level=pl.CompatLevel.oldest())
+            return pc.take(texts, array).cast(self.type)
+        if not self.parts:
+            return array.cast(self.type)
+        mask = array.is_null() if array.null_count else None
+        if pa.types.is_struct(self.type):
+            fields = [part.built(array.field(number)) for number, part in enumerate(self.parts)]
+            return pa.StructArray.from_arrays(fields, fields=list(self.type), mask=mask)
+        offsets = array.offsets.cast(pa.int32())
+        if pa.types.is_map(self.type):
+            values = [part.built(array.values.field(number)) for number, part in enumerate(self.parts)]
+            return pa.MapArray.from_arrays(offsets, *values, type=self.type, mask=mask)
+        return pa.ListArray.from_arrays(offsets, self.parts[0].built(array.values), type=self.type, mask=mask)
+
 
 _Named = dict[str, Column | None]
 """Definitions by their full name; None for a record while its fields are read."""
@@ -126,7 +168,7 @@ def _nullable(name: str, union: Sequence[Any], namespace: str, named: _Named) ->
         raise _unreadable(name, f"a union of {' and '.join(words)}, expected one of null and one other type")
     found = _column(name, others[0], namespace, named)
     stored = [each if each == "null" else found.stored for each in union]
-    return dataclasses.replace(found, stored=stored)
+    return replace(found, stored=stored)
 
 
 def _known(name: str, word: str, namespace: str, named: _Named) -> Column:
@@ -138,7 +180,7 @@ def _known(name: str, word: str, namespace: str, named: _Named) -> Column:
     found = named[full]
     if found is None:
         raise _unreadable(name, f"records {word!r} that hold themselves")
-    return dataclasses.replace(found, name=name)
+    return replace(found, name=name)
 
 
 def _definition(name: str, avro: Any, namespace: str, named: _Named) -> Column:

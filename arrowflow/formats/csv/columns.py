@@ -24,12 +24,6 @@ GROUP_COLUMNS: Final = 1 << 15
 MAX_COLUMNS: Final = 1 << 17
 """The most columns of a file whose first row tells them: to read a file of so many takes 1 GB and 10 seconds."""
 
-_DECODING_BYTES: Final = 5 << 10
-"""Bytes that pyarrow takes to decode a column of a type that it knows."""
-
-_MADE_BYTES: Final = 3 << 9
-"""Bytes of a decoded column besides its values."""
-
 
 def header_fields(row: Bytes, lines: CsvLines, parse: csv.ParseOptions) -> list[bytes]:
     """Returns the fields of the first row of a file, read as the rows of one column, which takes little for each field.
@@ -58,7 +52,8 @@ def wide_bytes(columns: int) -> int:
     """Estimates the memory that decoding very many columns takes, whatever they hold; next to nothing for fewer."""
     if columns <= INFERRED_COLUMNS:
         return 0
-    return min(columns, GROUP_COLUMNS) * _DECODING_BYTES + columns * _MADE_BYTES
+    # So many bytes to decode a column of a type that is known, and those of a decoded column besides its values.
+    return min(columns, GROUP_COLUMNS) * (5 << 10) + columns * (3 << 9)
 
 
 def can_be_empty(type: pa.DataType) -> bool:

@@ -27,7 +27,10 @@ def checked(format: Any) -> dict[str, Any]:
         PlanError: An option makes no sense, or not with another one.
     """
     for name in ("delimiter", "quote_char", "escape_char", "decimal_point"):
-        _check_character(name, getattr(format, name), is_needed=name == "decimal_point")
+        value: Any = getattr(format, name)
+        is_one = isinstance(value, str) and len(value) == 1 and value.isascii() and value not in "\r\n"
+        if not is_one and (value is not None or name == "decimal_point"):
+            raise PlanError(f"read_csv: {name} is one ASCII character, got {shown(value)}")
     _check_different(format)
     lines: Any = format.skip_rows
     if isinstance(lines, bool) or not isinstance(lines, int) or lines < 0:
@@ -40,12 +43,6 @@ def checked(format: Any) -> dict[str, Any]:
         "null_values": _nulls(format.null_values),
         "encoding": checked_encoding("read_csv", format.encoding),
     }
-
-
-def _check_character(name: str, value: Any, *, is_needed: bool) -> None:
-    is_one = isinstance(value, str) and len(value) == 1 and value.isascii() and value not in "\r\n"
-    if not is_one and (is_needed or value is not None):
-        raise PlanError(f"read_csv: {name} is one ASCII character, got {shown(value)}")
 
 
 def _check_different(format: Any) -> None:

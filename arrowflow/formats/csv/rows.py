@@ -24,7 +24,6 @@ RowNumbers = npt.NDArray[np.int64]
 
 _BLANKS = " \t"
 _SHOWN = 40
-_NEWLINE = np.frombuffer(b"\n", np.uint8)
 
 _OF_INTEGERS = np.isin(np.arange(256), list(b"0123456789- \t"))
 _OF_FLOATS = _OF_INTEGERS | np.isin(np.arange(256), list(b"./+eE"))
@@ -78,7 +77,7 @@ def with_lengths(
         start, stop = int(starts[number]), int(ends[number])
         if lacking < 0:
             last = int(np.searchsorted(borders, stop)) + lacking
-            parts += [text[done : borders[last]], _NEWLINE]
+            parts += [text[done : borders[last]], np.frombuffer(b"\n", np.uint8)]
         else:
             line = text[start:stop].tobytes().rstrip(b"\r\n")
             more = (delimiter + null) * lacking + "\n"
@@ -163,14 +162,10 @@ def _told(stored: bytes, field: pa.Field) -> str:
 
 
 def _without_texts(texts: pa.Array, rows: Collection[int]) -> pa.Array:
-    """Returns texts with null in some rows, without a copy of the others."""
-    valid = np.ones(len(texts), np.bool_)
-    if texts.null_count:
-        valid &= pl.Series(pc.is_valid(texts)).to_numpy()
-    valid[list(rows)] = False
-    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    _, *stored = texts.buffers()
-    return pa.Array.from_buffers(pa.string(), len(texts), [bits, *stored])
+    """Returns texts with null in some rows."""
+    is_kept = np.ones(len(texts), np.bool_)
+    is_kept[list(rows)] = False
+    return pc.if_else(pl.Series(is_kept).to_arrow(), texts, pa.nulls(1, texts.type)[0]).view(pa.string())
 
 
 def _is_number(text: pa.Array, type: pa.DataType) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,15 +30,12 @@ from arrowflow.formats.ipc.metadata import (
     locate_blocks,
     locate_message,
 )
+from arrowflow.workarounds.codes import has_dictionary
 
 ALIGNMENT: Final = 64
 
-_START: Final = b"ARROW1\0\0"
 _ZEROS: Final = memoryview(bytes(ALIGNMENT))
 _BLOCK_BYTES: Final = 1 << 20
-_BLOCK_PIECES: Final = 512
-"""Pieces in one call: half of Linux's limit."""
-
 
 Sink = Callable[[list[memoryview]], int]
 """Takes the first bytes of some pieces, and returns how many, as `os.writev` does."""
@@ -86,6 +83,39 @@ def write_aligned(
             writer.write_batch(batch)
             messages.move()
     return messages.finish()
+
+
+def same_file(batches: Sequence[pa.RecordBatch]) -> bool:
+    """Returns whether record batches of one schema have the same dictionaries: a file holds only one for each encoded column.
+
+    Examples:
+        >>> first, other = (pa.record_batch({"x": pa.array([x]).dictionary_encode()}) for x in "ab")
+        >>> same_file([first, first]), same_file([first, other])
+        (True, False)
+    """
+    if len(batches) < 2 or not any(map(has_dictionary, batches[0].schema.types)):
+        return True
+    first, *others = ([d for column in batch.columns for d in _dictionaries(column)] for batch in batches)
+    return all(len(first) == len(other) and all(map(pa.Array.equals, first, other)) for other in others)
+
+
+def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:
+    type = array.type
+    if not has_dictionary(type):
+        return
+    if isinstance(type, pa.BaseExtensionType):
+        yield from _dictionaries(array.storage)
+    elif pa.types.is_dictionary(type):
+        yield array.dictionary
+        yield from _dictionaries(array.dictionary)
+    elif pa.types.is_map(type):
+        yield from _dictionaries(array.keys)
+        yield from _dictionaries(array.items)
+    elif pa.types.is_struct(type) or pa.types.is_union(type):
+        for index in range(type.num_fields):
+            yield from _dictionaries(array.field(index))
+    else:  # lists of all kinds, and run-end-encoded arrays
+        yield from _dictionaries(array.values)
 
 
 class _Collected:
@@ -148,7 +178,7 @@ class _Messages:
     def move(self) -> None:
         """Moves all messages that pyarrow has written so far."""
         if not self._output.num_bytes:
-            self._output.add(memoryview(self._source.read(len(_START))))
+            self._output.add(memoryview(self._source.read(len(b"ARROW1\0\0"))))
         while self._source and not self._ended:
             self._move_next()
 
@@ -226,7 +256,8 @@ class _Output:
             piece = data[start : start + _BLOCK_BYTES]
             self._pieces.append(piece)
             self._held_bytes += piece.nbytes
-            if self._held_bytes >= _BLOCK_BYTES or len(self._pieces) >= _BLOCK_PIECES:
+            # Of pieces Linux takes twice as many in one call.
+            if self._held_bytes >= _BLOCK_BYTES or len(self._pieces) >= 512:
                 self._flush()
         self.num_bytes += data.nbytes
 

@@ -15,34 +15,16 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError, repeated
 from arrowflow.formats.capabilities import InPlaceFormat
-from arrowflow.formats.ipc.checks import (
-    MAGIC,
-    announced,
-    check_head,
-    check_lengths,
-    check_start,
-    is_encoded,
-    recounted,
-    with_columns,
-)
+from arrowflow.formats.ipc import checks
 from arrowflow.formats.ipc.messages import TRAILER_BYTES, Messages, listed, walk
-from arrowflow.formats.ipc.metadata import (
-    DICTIONARY,
-    RECORD_BATCH,
-    Batch,
-    Block,
-    first_buffers,
-    parse_batch,
-)
+from arrowflow.formats.ipc.metadata import DICTIONARY, RECORD_BATCH, Batch, Block, first_buffers, parse_batch
 from arrowflow.formats.ipc.private_map import map_private
 from arrowflow.formats.protocol import Footer, Split, without_columns
 from arrowflow.formats.types import conform, decoded_schema, width_bits
-from arrowflow.storage import File, Range, Store, coalesce
+from arrowflow.storage import File, Mapped, Range, Store, coalesce
 from arrowflow.workarounds.codes import masked
 
-_FILE_START: Final = pa.py_buffer(b"ARROW1\0\0")
 _TAIL_BYTES: Final = 64 << 10
-_TRAILER: Final = struct.Struct("<i6s")
 _INFLATION: Final = 4
 """The assumed growth of compressed texts and lists, where only decoding would tell their size."""
 
@@ -93,32 +75,36 @@ class IpcFormat(InPlaceFormat):
             messages = walk(store, file)
             stored = pa.ipc.read_schema(messages.head)
         else:
-            stored = _read_schema(found[1])
+            # The footer is opened as a file, so that Arrow verifies all of it before `parse_footer` reads it.
+            with pa.ipc.open_file(pa.BufferReader(b"ARROW1\0\0" + found[1].to_pybytes())) as opened:
+                stored = opened.schema
             messages = listed(store, file, *found)
             if not store.is_local:
-                check_head(messages.head, stored)
+                checks.check_head(messages.head, stored)
         batches = _read_metadata(store, file, messages.batches, len(stored))
         dictionaries = _read_metadata(store, file, messages.dictionaries, 1, DICTIONARY)
         encoded = zip(messages.dictionaries, dictionaries, strict=True)
         compressed = [(block, batch.buffers) for block, batch in encoded if batch.is_compressed]
         firsts = first_buffers(stored)
-        check_lengths(stored, batches, firsts)
+        checks.check_lengths(stored, batches, firsts)
         sizes = _column_bytes(stored, batches, firsts)
         details = _Details(
             messages,
             tuple(stored.names),
             frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
-            announced(store, file, compressed),
+            checks.announced(store, file, compressed),
             tuple(batch.is_compressed for batch in batches),
             sizes,
             firsts,
             tuple(
-                _known_buffers(batch, firsts)
-                if batch.is_compressed or not store.is_local or found is None
+                # A copy keeps no other part of the file in memory.
+                batch.buffers.copy()
+                if (batch.is_compressed or not store.is_local or found is None)
+                and (batch.fills_block and firsts and firsts[-1] == len(batch.buffers))
                 else None
                 for batch in batches
             ),
-            frozenset(index for index, type in enumerate(stored.types) if is_encoded(type)),
+            frozenset(index for index, type in enumerate(stored.types) if checks.is_encoded(type)),
             found is None,
         )
         splits = tuple(
@@ -155,7 +141,9 @@ class IpcFormat(InPlaceFormat):
         if buffers is None:
             return 0  # only the data tell the places of the buffers
         found = [buffers[slice(*details.first_buffers[index : index + 2])] for index in wanted]
-        return announced(store, footer.file, [(block, each) for each in found]) + details.dictionary_bytes
+        return (
+            checks.announced(store, footer.file, [(block, each) for each in found]) + details.dictionary_bytes
+        )
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: all dictionaries, the metadata of the batch, and the buffers of the columns."""
@@ -170,7 +158,9 @@ class IpcFormat(InPlaceFormat):
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
         wanted, batch = _wanted(footer.details, schema.names), None
-        if wanted:
+        if wanted and isinstance(store, Mapped):
+            batch = _read_opened(store.open(footer.file), split, wanted, is_view=True)
+        elif wanted:
             is_file = store.is_local and not footer.details.is_stream
             batch = (_read_local if is_file else _read_fetched)(store, footer, split, wanted)
         batch = _checked(batch, split, footer, wanted)
@@ -201,19 +191,6 @@ class IpcFormat(InPlaceFormat):
             "`.cache()` right before it, or use shuffle(buffer_size)"
         ).locate(file=footer.file.path)
 
-    def read_in_place(
-        self, mapped: pa.Buffer, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
-    ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
-        """See `InPlaceFormat.read_in_place`: columns are copies only if they are decoded or cast."""
-        low, high = mapped.address, mapped.address + mapped.size
-        wanted = _wanted(footer.details, schema.names)
-        batch = _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True) if wanted else None
-        batch = _checked(batch, split, footer, wanted)
-        for chunk in conform(batch.slice(offset_rows) if offset_rows else batch, schema, offset_rows):
-            found = [buffer for column in chunk.columns for buffer in column.buffers()]
-            copies = [each for each in found if each is not None and not low <= each.address < high]
-            yield chunk, tuple(copies)
-
 
 def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted: list[int]) -> pa.RecordBatch:
     """Returns a batch that is safe to use; if no batch was read, a batch without columns."""
@@ -225,7 +202,7 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
     mended: dict[int, pa.Array] = {}
     for place, index in enumerate(wanted):
         if index not in footer.details.unsafe:
-            if (column := recounted(batch, place)) is not None:
+            if (column := checks.recounted(batch, place)) is not None:
                 mended[place] = column
         else:
             try:
@@ -234,7 +211,7 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
                 column = masked(batch.column(place))
                 column.validate(full=True)
                 mended[place] = column
-    return with_columns(batch, mended) if mended else batch
+    return checks.with_columns(batch, mended) if mended else batch
 
 
 def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
@@ -288,10 +265,11 @@ def _read_fetched(store: Store, footer: Footer, split: Split, wanted: list[int])
     batch = details.messages.batches[split.index]
     dictionaries = store.fetch(footer.file, [block.range for block in details.messages.needed[split.index]])
     ranges = _batch_ranges(details, split.index, wanted)
-    parts = [details.messages.head, *dictionaries]
-    start = sum(part.size for part in parts)
-    data = _join(parts, more_bytes=batch.range[1] - batch.offset)
+    head = b"".join([details.messages.head, *dictionaries])
+    start, size = len(head), batch.range[1] - batch.offset
+    data = pa.allocate_buffer(start + size)  # which any thread may free, whether it has the GIL or not
     view = memoryview(data).cast("B")
+    view[:start] = head
     for (low, high), part in zip(ranges, store.fetch(footer.file, ranges), strict=True):
         view[start + low - batch.offset : start + high - batch.offset] = memoryview(part).cast("B")
     options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
@@ -299,40 +277,21 @@ def _read_fetched(store: Store, footer: Footer, split: Split, wanted: list[int])
         return opened.read_next_batch()
 
 
-def _join(parts: Sequence[pa.Buffer], *, more_bytes: int = 0) -> pa.Buffer:
-    """Copies into Arrow's memory, which any thread may free whether it has the GIL or not; leaves room at the end."""
-    joined = pa.allocate_buffer(sum(part.size for part in parts) + more_bytes)
-    view, position = memoryview(joined).cast("B"), 0
-    for part in parts:
-        view[position : position + part.size] = memoryview(part).cast("B")
-        position += part.size
-    return joined
-
-
-def _read_schema(tail: pa.Buffer) -> pa.Schema:
-    """Opens the footer as a file, so that Arrow verifies all of it before `parse_footer` reads it."""
-    with pa.ipc.open_file(pa.BufferReader(_join([_FILE_START, tail]))) as opened:
-        return opened.schema
-
-
 def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer] | None:
     """Returns where the footer of a file starts, and its bytes; None if it has none, as a stream."""
-    start = max(0, file.size - _TAIL_BYTES)
-    tail = store.fetch(file, [(start, file.size)])[0] if file.size else pa.py_buffer(b"")
-    length, magic = _TRAILER.unpack(tail[-TRAILER_BYTES:]) if file.size >= TRAILER_BYTES else (0, b"")
-    if magic != MAGIC:
-        check_start(store, file)
+    tail = store.tail(file, _TAIL_BYTES) if file.size else pa.py_buffer(b"")
+    length, magic = struct.unpack("<i6s", tail[-TRAILER_BYTES:]) if file.size >= TRAILER_BYTES else (0, b"")
+    if magic != checks.MAGIC:
+        checks.check_start(store, file)
         return None
-    footer_start = file.size - TRAILER_BYTES - length
-    if length <= 0 or footer_start < 0:
+    num_bytes = TRAILER_BYTES + length
+    if length <= 0 or num_bytes > file.size:
         raise SourceError(
             f"a footer of {length} bytes does not fit a file of {file.size}; the file is corrupt"
         )
-    if footer_start < start:
-        tail = store.fetch(file, [(footer_start, file.size)])[0]
-    else:
-        tail = tail.slice(footer_start - start)
-    return footer_start, tail
+    if num_bytes > tail.size:
+        tail = store.tail(file, num_bytes)
+    return file.size - num_bytes, tail.slice(tail.size - num_bytes)
 
 
 def _read_metadata(
@@ -350,12 +309,6 @@ def _read_metadata(
     return batches
 
 
-def _known_buffers(batch: Batch, firsts: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
-    """Returns a copy, which keeps no other part of the file in memory; None if the buffers of a column are unknown."""
-    is_known = batch.fills_block and firsts and firsts[-1] == len(batch.buffers)
-    return batch.buffers.copy() if is_known else None
-
-
 def _column_bytes(
     schema: pa.Schema, batches: Sequence[Batch], firsts: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
@@ -363,7 +316,7 @@ def _column_bytes(
     bits = [width_bits(type) for type in schema.types]
     fixed = np.array([each or 0 for each in bits], np.int64)
     is_fixed = np.array([each is not None for each in bits], np.bool_)
-    encoded = np.array([_INFLATION if is_encoded(type) else 1 for type in schema.types], np.int64)
+    encoded = np.array([_INFLATION if checks.is_encoded(type) else 1 for type in schema.types], np.int64)
     borders = np.array(firsts, np.int64)
     sizes = np.zeros((len(batches), len(bits)), np.int64)
     for row, batch in zip(sizes, batches, strict=True):

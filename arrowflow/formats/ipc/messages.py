@@ -32,8 +32,6 @@ _HEAD_OFFSET: Final = 8
 PREFIX: Final = struct.Struct("<II")
 """`CONTINUATION`, and the bytes of a message's metadata."""
 
-_SCHEMA: Final = 1
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
@@ -72,7 +70,7 @@ def walk(store: Store, file: File) -> Messages:
     latest: tuple[Block, ...] = ()
     for kind, block, metadata in _messages(store, file):
         if head is None:
-            if kind != _SCHEMA:
+            if kind != 1:  # a schema
                 raise SourceError(_no_stream(store, file))
             head = store.fetch(file, [(0, block.range[1])])[0]
         elif kind == DICTIONARY:
@@ -94,10 +92,9 @@ def walk(store: Store, file: File) -> Messages:
 
 
 def _messages(store: Store, file: File) -> Iterator[tuple[int, Block, memoryview]]:
-    window = _Window(store, file)
-    place = 0
+    source, place = store.open_briefly(file, _WINDOW_BYTES), 0
     while place + PREFIX.size <= file.size:
-        mark, length = PREFIX.unpack(window.bytes(place, PREFIX.size))
+        mark, length = PREFIX.unpack(source.read_at(PREFIX.size, place))
         start = place + PREFIX.size
         if mark != CONTINUATION:  # as before Arrow 0.15
             start, length = place + 4, mark
@@ -105,7 +102,7 @@ def _messages(store: Store, file: File) -> Iterator[tuple[int, Block, memoryview
             return
         if start + length > file.size:
             raise SourceError(_cut(place, start + length, file) if place else _no_stream(store, file))
-        metadata = window.bytes(start, length)
+        metadata = memoryview(source.read_at(length, start))
         try:
             message = locate_message(metadata)
         except ValueError as error:
@@ -129,19 +126,3 @@ def _no_stream(store: Store, file: File) -> str:
         "expected an Arrow IPC file, which ends with b'ARROW1', or a stream, which starts with a schema; found "
         f"{file.size} bytes that start with {start!r}"
     )
-
-
-class _Window:
-    """Bytes of a file, read in order."""
-
-    def __init__(self, store: Store, file: File) -> None:
-        self._store, self._file = store, file
-        self._start, self._data = 0, memoryview(b"")
-
-    def bytes(self, start: int, size: int) -> memoryview:
-        """Returns some bytes."""
-        if not self._start <= start or start + size > self._start + len(self._data):
-            stop = min(self._file.size, start + max(size, _WINDOW_BYTES))
-            self._start = start
-            self._data = memoryview(self._store.fetch(self._file, [(start, stop)])[0]).cast("B")
-        return self._data[start - self._start :][:size]

@@ -29,9 +29,6 @@ _VARIADIC: Final = (
 CONTINUATION: Final = 0xFFFFFFFF
 """Each message starts with this mark, before the size of its metadata."""
 
-_MAX_ROWS: Final = 1 << 40
-"""More than any batch has, and few enough for sums of their bytes."""
-
 DICTIONARY: Final = 2
 RECORD_BATCH: Final = 3
 _NAMES: Final = {DICTIONARY: "dictionary", RECORD_BATCH: "record batch"}
@@ -110,12 +107,10 @@ def locate_blocks(data: memoryview) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
     """Returns the blocks of the dictionaries and of the record batches that a file's footer lists."""
-    dictionaries, batches = locate_blocks(data)
-    return _blocks(data, *dictionaries), _blocks(data, *batches)
-
-
-def _blocks(data: memoryview, start: int, end: int) -> list[Block]:
-    return [Block(*item) for item in BLOCK.iter_unpack(data[start:end])]
+    dictionaries, batches = (
+        [Block(*item) for item in BLOCK.iter_unpack(data[start:end])] for start, end in locate_blocks(data)
+    )
+    return dictionaries, batches
 
 
 def parse_batch(data: memoryview, body_bytes: int, num_columns: int, kind: int = RECORD_BATCH) -> Batch:
@@ -131,7 +126,7 @@ def parse_batch(data: memoryview, body_bytes: int, num_columns: int, kind: int =
     if message.scalar(3, "<q") != body_bytes:
         raise ValueError(f"a body has {message.scalar(3, '<q')} bytes, and the footer says {body_bytes}")
     num_rows = batch.scalar(0, "<q")
-    if not 0 <= num_rows <= _MAX_ROWS:
+    if not 0 <= num_rows <= 1 << 40:  # more than any batch has, and few enough for sums of their bytes
         raise ValueError(f"a record batch cannot have {num_rows} rows")
     nodes = np.frombuffer(batch.vector(1, 16), np.int64).reshape(-1, 2)
     if len(nodes) < num_columns or (num_columns and nodes[0, 0] != num_rows):  # that of the first column

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 _FAILED: Final = ctypes.c_void_p(-1).value
+
 # Memory that is never written needs no reserved swap space. Python names these flags from 3.13 on.
 _NO_RESERVE: Final = getattr(
     mmap, "MAP_NORESERVE", {"Linux": 0x4000, "Darwin": 0x40}.get(os.uname().sysname, 0)
@@ -34,7 +35,11 @@ class _PrivateMap:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
-            address = _mapped(descriptor, size)
+            protection = mmap.PROT_READ | mmap.PROT_WRITE
+            address = _mmap()(None, size, protection, mmap.MAP_PRIVATE | _NO_RESERVE, descriptor, 0)
+            if address is None or address == _FAILED:
+                number = ctypes.get_errno()
+                raise OSError(number, f"cannot map it: {os.strerror(number)}")
             if start < stop <= size:
                 _begin_reading(descriptor, start, stop)
         finally:
@@ -76,15 +81,6 @@ def map_private(path: str, start: int = 0, stop: int = 0) -> pa.Buffer:
 
 
 _maps: weakref.WeakSet[_PrivateMap] = weakref.WeakSet()
-
-
-def _mapped(descriptor: int, size: int) -> int:
-    protection = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _mmap()(None, size, protection, mmap.MAP_PRIVATE | _NO_RESERVE, descriptor, 0)
-    if address is None or address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot map it: {os.strerror(number)}")
-    return int(address)
 
 
 def _begin_reading(descriptor: int, start: int, stop: int) -> None:

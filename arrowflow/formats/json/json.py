@@ -14,17 +14,9 @@ import pyarrow as pa
 from pyarrow import json
 
 from arrowflow.errors import ArrowflowError, SourceError
+from arrowflow.formats.json import scan
 from arrowflow.formats.json.keys import check_keys, check_lists, wide_bytes
 from arrowflow.formats.json.rows import Misfit, no_objects
-from arrowflow.formats.json.scan import (
-    JsonElements,
-    JsonLines,
-    JsonObjects,
-    elements,
-    first_end_within,
-    have_values,
-    nesting,
-)
 from arrowflow.formats.json.texts import as_texts
 from arrowflow.formats.protocol import Footer, Split, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned
@@ -38,14 +30,15 @@ from arrowflow.storage import File, Store
 from arrowflow.types import is_list
 
 _BLANKS: Final = b" \t\r\n"
+_NOT_ENDED: Final = b"{[,:"
+
 _ARRAY: Final = "array"
 _OBJECTS: Final = "objects"
 _SCANNERS: Final[dict[str, Callable[[], Scanner]]] = {
-    "": JsonLines,
-    _ARRAY: JsonElements,
-    _OBJECTS: JsonObjects,
+    "": scan.JsonLines,
+    _ARRAY: scan.JsonElements,
+    _OBJECTS: scan.JsonObjects,
 }
-_NOT_ENDED: Final = tuple(b"{[,:")
 _KIND_BYTES: Final = 16 << 10
 """Bytes at the start of a file that are looked at for objects over several lines, in 0.1 ms."""
 _MAX_NESTING: Final = 64
@@ -54,13 +47,7 @@ _MAX_NESTING: Final = 64
 _NO_TEXT: Final = "changed from string to"
 _CHANGED: Final = re.compile(rf"Column\(.*\) {_NO_TEXT} \w+")
 
-_NO_OBJECT: Final = "Column() changed"
-
-_NULL: Final = re.compile(rb"\s*null")
 _NO_KEYS: Final = b"{}  "
-_KINDS_TRIED: Final = 8
-"""How many kinds of wrong values are looked for in all lines of a block, before lines are decoded in small parts."""
-
 _EMPTY: Final = "the file has no rows to take columns from; pass schema=, or leave it out"
 
 
@@ -97,7 +84,7 @@ class JsonFormat(TextFormat):
         return Layout(start, self.inferred(data, Layout(start, pa.schema([]), kind), (), file), kind)
 
     def inferred(self, data: Bytes, layout: Layout, columns: Sequence[str], file: File) -> pa.Schema:
-        if nesting(data) > _MAX_NESTING:
+        if scan.nesting(data) > _MAX_NESTING:
             raise SourceError(
                 f"its values are nested deeper than {_MAX_NESTING} levels; pass schema= with the columns to read"
             )
@@ -162,7 +149,7 @@ class JsonFormat(TextFormat):
                 if batch.num_rows == len(records):
                     return batch, {}
         bad |= wrong
-        for _ in range(_KINDS_TRIED):
+        for _ in range(8):  # kinds of wrong values; for more of them lines are decoded in small parts
             if len(bad) == len(records):
                 break
             try:
@@ -187,15 +174,15 @@ class JsonFormat(TextFormat):
         if kind != _ARRAY:
             return TextFormat.records(self, data, kind, file, first)
         text = as_bytes(data)
-        ends, _ = elements(text)
-        return Records.of(text, ends, have_values(text, ends), first)
+        ends, _ = scan.elements(text)
+        return Records.of(text, ends, scan.have_values(text, ends), first)
 
     def stripped(self, kind: str, row: bytes) -> bytes:
         """See `TextFormat.stripped`: an element of an array has a comma or the bracket behind it."""
         return row.strip()[:-1].rstrip() if kind == _ARRAY else row.strip()
 
     def advice(self, text: str) -> str:
-        if _NO_OBJECT in text:
+        if "Column() changed" in text:
             return "rows are objects: read other values by Python and from_generator"
         return f"{TextFormat.advice(self, text)}; in schema=, pa.string() takes values of any kind as their JSON text"
 
@@ -214,7 +201,7 @@ def _kind(data: Bytes) -> str:
     if data[0] == ord("["):
         return _ARRAY
     data = data[:_KIND_BYTES]
-    place = first_end_within(data)
+    place = scan.first_end_within(data)
     if place is None or (data.size < _KIND_BYTES and not _are_objects(data)):
         return ""
     shown = data > ord(" ")
@@ -225,7 +212,7 @@ def _kind(data: Bytes) -> str:
 
 def _are_objects(data: Bytes) -> bool:
     try:
-        JsonObjects().scan(data, True)
+        scan.JsonObjects().scan(data, True)
     except SourceError:
         return False
     return True
@@ -244,7 +231,7 @@ def _parse(data: pa.Buffer, types: pa.Schema | None) -> pa.Table:
 
 def _with_first_object(data: pa.Buffer) -> pa.Buffer:
     """Returns the same rows with an object as the first one: pyarrow ends the process where the first one is `null`."""
-    found = _NULL.match(data)
+    found = re.match(rb"\s*null", data)
     if found is None:
         return data
     changed = owned(as_bytes(data))
@@ -264,7 +251,7 @@ def _has_values(lines: pa.Buffer, names: Sequence[str]) -> bool:
 def _as_lines(data: Bytes) -> pa.Buffer:
     """Returns the elements of an array, with a newline after each instead of the comma or the bracket."""
     lines = owned(data)
-    as_bytes(lines)[elements(data)[0] - 1] = ord("\n")
+    as_bytes(lines)[scan.elements(data)[0] - 1] = ord("\n")
     return lines
 
 

@@ -23,9 +23,6 @@ MOST_BYTES: Final = 512 << 20
 KEY_BYTES: Final = 5 << 9
 """Bytes that pyarrow takes for a column, or a key of an object in it, besides its values."""
 
-FEW_KEYS: Final = 4096
-"""Keys that take so little that they are not counted: 10 MB."""
-
 _VALUE_BYTES: Final = 18
 """Bytes of a number as it is parsed: its place, and its decoded value."""
 
@@ -87,7 +84,7 @@ def num_keys(type: pa.DataType, *, of_lists: bool = False) -> int:
 def wide_bytes(types: Iterable[pa.DataType]) -> int:
     """Estimates the memory that decoding very many keys takes, whatever they hold; nothing for few of them."""
     keys = sum(map(num_keys, types))
-    return keys * KEY_BYTES if keys > FEW_KEYS else 0
+    return keys * KEY_BYTES if keys > 4096 else 0  # so few take 10 MB
 
 
 def _bytes(objects: int, keys: int) -> int:

@@ -9,8 +9,6 @@ import numpy as np
 from arrowflow.errors import BudgetError, SourceError
 from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, Scanner, line_ends, starts_of
 
-_NEWLINE: Final = ord("\n")
-_QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
 _COMMA: Final = ord(",")
 
@@ -32,9 +30,6 @@ class JsonLines(Scanner):
         if not ends.size or (data[starts] > ord(" ")).all():
             return ends, np.ones(ends.size, np.bool_)
         return ends, np.logical_or.reduceat(_shown(data[: ends[-1]]), starts)
-
-    def lack(self, data: Bytes, base: int) -> Lack | None:
-        return None
 
 
 class JsonElements(Scanner):
@@ -122,7 +117,7 @@ def nesting(data: Bytes) -> int:
 def first_end_within(data: Bytes) -> int | None:
     """Returns the place behind the first line end within a bracket, outside of texts; None if there is none."""
     quotes = _json_quotes(data)
-    ends = _outside(np.flatnonzero(data == _NEWLINE), quotes)
+    ends = _outside(np.flatnonzero(data == ord("\n")), quotes)
     marks = _outside(_brackets(data), quotes)
     depths = np.concatenate([[0], np.cumsum(_DEPTH[data[marks]], dtype=np.int64)])
     within = ends[depths[np.searchsorted(marks, ends)] > 0]
@@ -167,7 +162,7 @@ def _outside(places: Offsets, quotes: Offsets) -> Offsets:
 
 def _json_quotes(data: Bytes) -> Offsets:
     """Returns the quotes that no backslash escapes: quotes after an even number of backslashes."""
-    quotes = np.flatnonzero(data == _QUOTE)
+    quotes = np.flatnonzero(data == ord('"'))
     is_behind = data[np.maximum(quotes, 1) - 1] == _BACKSLASH
     if not is_behind.any():
         return quotes

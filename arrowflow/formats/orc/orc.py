@@ -12,20 +12,20 @@ from typing import ClassVar, Final, NamedTuple
 import pyarrow as pa
 
 from arrowflow.errors import SourceError, repeated
+from arrowflow.formats.capabilities import Bits, WidthsFormat, bits_of, least_bytes
 from arrowflow.formats.protocol import Footer, Split, without_columns
 from arrowflow.formats.types import check_arrays, check_texts, conform, decoded_schema
-from arrowflow.formats.widths import Bits, WidthsFormat, bits_of, least_bytes
+from arrowflow.formats.varints import varint
 from arrowflow.lazy import orc
 from arrowflow.storage import File, Range, Store
 
-_TAIL_BYTES: Final = 16 << 10
-"""Bytes at the end of a file that the decoder reads at once."""
-
 _FOOTER: Final = 2
 """The field of the footer in a file's tail."""
-
 _STRIPES: Final = 3
 """The field of a stripe in the footer."""
+
+_TAIL_BYTES: Final = 16 << 10
+"""Bytes at the end of a file that the decoder reads at once."""
 
 _START, _INDEX, _DATA, _END, _ROWS = range(1, 6)
 """The fields of a stripe: its first byte, the bytes of its three parts, its rows."""
@@ -125,50 +125,37 @@ def stripes(tail: bytes) -> tuple[Stripe, ...]:
         (Stripe(start=3, stop=38, num_rows=7),)
     """
     found = []
-    for footer in (value for number, value in _fields(tail) if number == _FOOTER):
-        for stripe in (value for number, value in _fields(_bytes(footer)) if number == _STRIPES):
-            told = {number: value for number, value in _fields(_bytes(stripe)) if isinstance(value, int)}
-            start = told.get(_START, 0)
-            size = sum(told.get(part, 0) for part in (_INDEX, _DATA, _END))
-            found.append(Stripe(start, start + size, told.get(_ROWS, 0)))
+    try:
+        for footer in (value for number, value in _fields(tail) if number == _FOOTER):
+            for stripe in (value for number, value in _fields(footer) if number == _STRIPES):
+                told = {number: value for number, value in _fields(stripe) if isinstance(value, int)}
+                start = told.get(_START, 0)
+                size = sum(told.get(part, 0) for part in (_INDEX, _DATA, _END))
+                found.append(Stripe(start, start + size, told.get(_ROWS, 0)))
+    except (IndexError, ValueError) as error:
+        raise SourceError(f"the footer is no message of protocol buffers ({error})") from error
     return tuple(found)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(message: int | bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yields the numbers and values of a message's fields: whole numbers, or the bytes of what the field holds."""
+    if isinstance(message, int):
+        raise ValueError(f"it has the number {message} where a part of it is expected")
     at = 0
     while at < len(message):
-        tag, at = _varint(message, at)
+        tag, at = varint(message, at)
         number, kind = tag >> 3, tag & 7
         if kind == 0:
-            value, at = _varint(message, at)
+            value, at = varint(message, at)
             yield number, value
             continue
         if kind == 2:
-            size, at = _varint(message, at)
+            size, at = varint(message, at)
         elif kind in _FIXED:
             size = _FIXED[kind]
         else:
-            raise SourceError(f"the footer has a field of the unknown kind {kind}")
+            raise ValueError(f"it has a field of the unknown kind {kind}")
         if at + size > len(message):
-            raise SourceError("the footer ends within a field")
+            raise ValueError("it ends within a field")
         yield number, message[at : at + size]
         at += size
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Returns a whole number, and the place after it."""
-    value = shift = 0
-    while at < len(message) and shift < 64:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise SourceError("the footer ends within a number")
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise SourceError("the footer has a number where a part of it is expected")
-    return value

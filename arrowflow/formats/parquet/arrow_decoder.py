@@ -18,7 +18,6 @@ from arrowflow.storage import File, Store
 _PART_ROWS: Final = 4096
 
 _LACKS_NULLS: Final = int(pa.__version__.split(".")[0]) < 26
-_OF_NULLS: Final = "Expected all lists to be of size"
 _NO_NULLS: Final = (
     f"pyarrow {pa.__version__} reads no fixed-size lists with nulls from Parquet, which 26 and Polars do: upgrade pyarrow, or "
     "read the file by from_arrow(polars.scan_parquet(path))"
@@ -66,7 +65,7 @@ def _read(reader: Any, groups: list[int], indices: list[int]) -> pa.Table:
     try:
         return reader.read_row_groups(groups, column_indices=indices, use_threads=False)
     except pa.ArrowInvalid as error:
-        if _LACKS_NULLS and _OF_NULLS in str(error):
+        if _LACKS_NULLS and "Expected all lists to be of size" in str(error):
             raise SourceError(_NO_NULLS) from error
         raise
     except pa.ArrowNotImplementedError:

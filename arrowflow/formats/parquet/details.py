@@ -14,9 +14,10 @@ from arrowflow.formats.parquet.arrow_decoder import ParquetFile
 from arrowflow.formats.parquet.column_chunks import ColumnChunks
 from arrowflow.formats.parquet.integers import as_integers
 from arrowflow.formats.parquet.pages import Pages
-from arrowflow.formats.parquet.thrift import elements, fields, list_header, signed
+from arrowflow.formats.parquet.thrift import elements, fields, list_header
 from arrowflow.formats.protocol import Split, without_columns
 from arrowflow.formats.types import decoded_schema, leaf_types, width_bits
+from arrowflow.formats.varints import signed
 from arrowflow.lazy import parquet as pq
 from arrowflow.storage import File
 
@@ -29,9 +30,6 @@ _GOES_DOWN: Final = int(pa.__version__.split(".")[0]) < 26
 _MAX_LEVELS: Final = 500
 _SCHEMA, _CHILDREN = 2, 5
 """Numbers of fields: see parquet.thrift."""
-
-_NO_PAGE: Final = "page header"
-"""The reader's message about zeros: the metadata are fine."""
 
 SIGNATURE_BYTES: Final = 28
 """The bytes after a footer that is not encrypted although columns are: a nonce and a tag."""
@@ -107,7 +105,7 @@ def _check_chunks(metadata: pq.FileMetaData, file: File) -> None:
         # A batch of one row: for all rows the reader would first make room.
         next(opened.reader.iter_batches(1, row_groups=groups, column_indices=leaves, use_threads=False), None)
     except (OSError, pa.ArrowException) as error:
-        if _NO_PAGE not in str(error):
+        if "page header" not in str(error):  # which is about the zeros: the metadata are fine
             text = f"its footer is corrupt: {str(error).strip()[:300]}; write it anew, or leave it out"
             raise SourceError(text).locate(file=file.path) from None
 
@@ -198,7 +196,7 @@ def _levels(footer: bytes) -> int:
     open_levels: list[int] = []  # the children that are still to come, of each level
     for at, _ in elements(footer, schema.start):
         children = next(
-            (signed(footer, each.start) for each in fields(footer, at) if each.number == _CHILDREN), 0
+            (signed(footer, each.start)[0] for each in fields(footer, at) if each.number == _CHILDREN), 0
         )
         while open_levels and not open_levels[-1]:
             open_levels.pop()

@@ -14,33 +14,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from arrowflow.formats.parquet.thrift import (
-    BINARY,
-    I64,
-    LIST,
-    STRUCT,
-    elements,
-    fields,
-    varint,
-    written_list,
-    written_number,
-    written_struct,
-)
+from arrowflow.formats.parquet import thrift
+from arrowflow.formats.varints import signed, written_number
 
 _MAGIC: Final = b"PAR1"
 _HEADER_BYTES: Final = (256, 1 << 14)
 """The bytes that are read of a page's header: more if it has long statistics."""
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-_NUM_VALUES: Final = ((5, 1), (7, 1), (8, 1))
-_VARINTS: Final = frozenset((4, 5, 6))
-_BOOLEANS: Final = frozenset((1, 2))
+_KIND, _BYTES, _VALUES = range(3)
+_PAGE: Final[thrift.Tree] = {1: _KIND, 3: _BYTES, 5: {1: _VALUES}, 7: {1: _VALUES}, 8: {1: _VALUES}}
 _ROW_GROUPS, _NUM_ROWS = 4, 3
+"""Field numbers of a footer."""
 _METADATA: Final = 3
-"""Field numbers of a footer, and of a column chunk."""
+"""The field of a column chunk that holds its metadata."""
 
 Read = Callable[[int, int], bytes]
 """Returns the bytes of a file from one offset to another."""
@@ -95,45 +86,12 @@ def pages_of(read: Read, start: int, end: int, num_rows: int) -> Pages | None:
 
 def _header(read: Read, at: int, end: int) -> _Header | None:
     for size in _HEADER_BYTES:
-        try:
-            return _parsed(read(at, min(end, at + size)))
-        except (IndexError, ValueError):
-            continue
+        data = read(at, min(end, at + size))
+        with suppress(IndexError, ValueError):
+            found = {mark: signed(data, place)[0] for mark, _, place in thrift.walk(data, _PAGE)}
+            kind, num_bytes, values = (found.get(mark, -1) for mark in (_KIND, _BYTES, _VALUES))
+            return _Header(kind, num_bytes, values, thrift.passed(data, 0, thrift.STRUCT))
     return None
-
-
-def _parsed(data: bytes) -> _Header:
-    """Reads a header in one loop: a large row group has thousands of pages, and `fields` takes 15 µs for each."""
-    found: dict[tuple[int, ...], int] = {}
-    outer: tuple[int, ...] = ()  # numbers of the structures around the field
-    at = number = 0
-    while True:
-        header, at = data[at], at + 1
-        if not header:
-            if not outer:
-                break
-            *_, number = outer
-            outer = outer[:-1]
-            continue
-        if header < 16:
-            raise ValueError("no page has so many fields")
-        number += header >> 4
-        kind = header & 15
-        if kind in _VARINTS:
-            value, at = (data[at], at + 1) if data[at] < 128 else varint(data, at)
-            if len(outer) < 2:
-                found[(*outer, number)] = value >> 1 ^ -(value & 1)
-        elif kind == BINARY:
-            size, at = varint(data, at)
-            at += size
-        elif kind == STRUCT:
-            outer, number = (*outer, number), 0
-        elif kind not in _BOOLEANS:
-            raise ValueError("no page has a field of this type")
-    if at > len(data):
-        raise IndexError
-    values = next((found[key] for key in _NUM_VALUES if key in found), -1)
-    return _Header(found.get((1,), -1), found.get((3,), -1), values, at)
 
 
 def borders(pages: Sequence[Pages], rows: int) -> list[int]:
@@ -181,45 +139,45 @@ class _Chunk(NamedTuple):
 
 def _footer(footer: bytes, row_group: int, chunks: Mapping[int, _Chunk], num_rows: int) -> bytes:
     made = []
-    for field in fields(footer, 0):
+    for field in thrift.fields(footer, 0):
         value = footer[field.start : field.end]
         if field.number == _NUM_ROWS:
             value = written_number(num_rows)
         elif field.number == _ROW_GROUPS:
-            group, _ = next(islice(elements(footer, field.start), row_group, None))
-            value = written_list(STRUCT, [_row_group(footer, group, chunks, num_rows)])
+            group, _ = next(islice(thrift.elements(footer, field.start), row_group, None))
+            value = thrift.written_list(thrift.STRUCT, [_row_group(footer, group, chunks, num_rows)])
         made.append((field.number, field.kind, value))
-    return written_struct(made)
+    return thrift.written_struct(made)
 
 
 def _row_group(data: bytes, at: int, chunks: Mapping[int, _Chunk], num_rows: int) -> bytes:
     made = []
-    for field in fields(data, at):
+    for field in thrift.fields(data, at):
         if field.number == 1:
             columns = [
                 data[start:end] if (chunk := chunks.get(leaf)) is None else _column(data, start, chunk)
-                for leaf, (start, end) in enumerate(elements(data, field.start))
+                for leaf, (start, end) in enumerate(thrift.elements(data, field.start))
             ]
-            made.append((1, LIST, written_list(STRUCT, columns)))
+            made.append((1, thrift.LIST, thrift.written_list(thrift.STRUCT, columns)))
         elif field.number == 2:
             made.append((2, field.kind, data[field.start : field.end]))
         elif field.number == 3:
-            made.append((3, I64, written_number(num_rows)))
-    return written_struct(made)  # without sorting columns, offsets and sizes of the whole
+            made.append((3, thrift.I64, written_number(num_rows)))
+    return thrift.written_struct(made)  # without sorting columns, offsets and sizes of the whole
 
 
 def _column(data: bytes, at: int, chunk: _Chunk) -> bytes:
-    (metadata,) = (field for field in fields(data, at) if field.number == _METADATA)
+    (metadata,) = (field for field in thrift.fields(data, at) if field.number == _METADATA)
     found: dict[int, tuple[int, bytes]] = {
         field.number: (field.kind, data[field.start : field.end])
-        for field in fields(data, metadata.start)
+        for field in thrift.fields(data, metadata.start)
         if field.number in (1, 2, 3, 4, 6)  # type, encodings, path, codec, uncompressed bytes
     }
     size = chunk.dictionary_bytes + chunk.data_bytes
-    found[5] = I64, written_number(chunk.num_rows)
-    found[7] = I64, written_number(size)
-    found[9] = I64, written_number(chunk.at + chunk.dictionary_bytes)
+    found[5] = thrift.I64, written_number(chunk.num_rows)
+    found[7] = thrift.I64, written_number(size)
+    found[9] = thrift.I64, written_number(chunk.at + chunk.dictionary_bytes)
     if chunk.dictionary_bytes:
-        found[11] = I64, written_number(chunk.at)
-    made = written_struct((number, *found[number]) for number in sorted(found))
-    return written_struct([(2, I64, written_number(chunk.at)), (3, STRUCT, made)])
+        found[11] = thrift.I64, written_number(chunk.at)
+    made = thrift.written_struct((number, *found[number]) for number in sorted(found))
+    return thrift.written_struct([(2, thrift.I64, written_number(chunk.at)), (3, thrift.STRUCT, made)])

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
+from arrowflow.formats.capabilities import Unsure
 from arrowflow.formats.parquet import arrow_decoder, polars_decoder
 from arrowflow.formats.parquet.arrow_decoder import ParquetFile
 from arrowflow.formats.parquet.column_chunks import ColumnChunks
@@ -26,14 +27,13 @@ from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet.pages import Pages, borders, file_of, pages_of, stored_footer
 from arrowflow.formats.parquet.polars_decoder import chunk_range, first_page
 from arrowflow.formats.parquet.statistics import RowGroupStatistics
-from arrowflow.formats.protocol import Footer, Format, MayMatch, Split
+from arrowflow.formats.protocol import Footer, MayMatch, Split
 from arrowflow.formats.types import check_texts, conform
 from arrowflow.storage import File, Range, Store
 
 _TAIL_BYTES: Final = 1 << 16
 """The bytes that are read of a file's end, where its footer should be."""
 
-_TEXT_SCRATCH_BYTES: Final = 24
 _SIGNED_BITS: Final = 256
 """The assumed size of a text if the file does not say how long its texts are."""
 
@@ -41,12 +41,10 @@ _ENCODED: Final = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_A
 """Encodings that store texts in fewer bytes than they take in memory."""
 
 _OFFSET_BITS: Final = 32
-_PADDING_BYTES: Final = 100
-"""The bytes that Arrow reads after a column chunk of parquet-mr before 1.2.9. Its sizes omit a header (PARQUET-816)."""
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFormat(Format):
+class ParquetFormat(Unsure):
     """Apache Parquet, read by Arrow C++, or by Polars where Polars is faster and allowed.
 
     Attributes:
@@ -143,10 +141,6 @@ class ParquetFormat(Format):
             )
         ]
 
-    def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Unsure.announced_bytes`: the bytes that the footer says."""
-        return self.column_bytes(footer, split, columns)
-
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: pages of all columns at once, and the views that Arrow reads texts as.
 
@@ -154,9 +148,7 @@ class ParquetFormat(Format):
         up to 20 bytes a row more.
         """
         texts = sum(1 for name in columns if footer.details.columns.column_bits.get(name, 64) is None)
-        return (
-            3 * self.column_bytes(footer, split, columns) // 2 + _TEXT_SCRATCH_BYTES * texts * split.num_rows
-        )
+        return 3 * self.column_bytes(footer, split, columns) // 2 + 24 * texts * split.num_rows
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: the column chunks."""
@@ -167,7 +159,8 @@ class ParquetFormat(Format):
         group = details.row_group(split.index)
         leaves = (details.leaves_of(name, self.fields) for name in columns if name in details.columns.leaves)
         chunks = (chunk_range(group.column(leaf)) for each in leaves for leaf in each)
-        return [Range(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
+        # Arrow reads 100 bytes after a column chunk of parquet-mr before 1.2.9: its sizes omit a header (PARQUET-816).
+        return [Range(start, min(end + 100, max(end, size))) for start, end in chunks]
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
         details: Details = footer.details
@@ -227,11 +220,9 @@ class ParquetFormat(Format):
         """See `PiecesFormat.cuts`: the rows at which pages begin, as the headers of the pages tell."""
         details: Details = footer.details
         group = details.row_group(split.index)
-        found = []
+        found, leaves = [], details.columns.leaves
         with store.unmapped.open(footer.file) as source:
-            for leaf in (
-                details.columns.leaves[name][0] for name in columns if name in details.columns.leaves
-            ):
+            for leaf in (leaves[name][0] for name in columns if name in leaves):
                 table = details.pages.get((split.index, leaf))
                 if table is None:
                     first, end = chunk_range(group.column(leaf))
@@ -266,12 +257,8 @@ class ParquetFormat(Format):
                 table = part.reader.read_row_group(0, column_indices=list(leaves), use_threads=False)
                 wanted = table.slice(start - first, stop - start)
                 columns |= dict(zip(wanted.column_names, wanted.columns, strict=True))
-                del (
-                    data,
-                    part,
-                    table,
-                    wanted,
-                )  # a generator holds its variables as long as its batches are taken
+                # A generator holds its variables as long as its batches are taken.
+                del data, part, table, wanted
         rows = pa.table([columns[name] for name in names], names=names).combine_chunks()
         for batch in rows.to_batches():
             for part in conform(batch, _with_integers(schema, footer, integers)):

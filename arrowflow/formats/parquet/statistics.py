@@ -15,7 +15,6 @@ from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.lazy import parquet as pq
 from arrowflow.types import is_ordered
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PER_SECOND: Final = {"milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 
 
@@ -73,7 +72,7 @@ def _instants(statistics: pq.Statistics, type: pa.DataType) -> tuple[Any, Any]:
     unit = json.loads(statistics.logical_type.to_json()).get("timeUnit")
     if unit not in _PER_SECOND:
         return None, None
-    epoch = _EPOCH.replace(tzinfo=None if type.tz is None else datetime.UTC)
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=None if type.tz is None else datetime.UTC)
     per_second = _PER_SECOND[unit]
     low = statistics.min_raw * 10**6 // per_second
     high = -(-statistics.max_raw * 10**6 // per_second)

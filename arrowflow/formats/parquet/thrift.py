@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from arrowflow.formats.varints import signed, varint, written_number, written_varint
+
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 _BOOLEANS, _VARINTS = (1, 2), (4, 5, 6)
 _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
@@ -78,7 +80,8 @@ def _header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
     found = data[at]
     if found > 15:
         return number + (found >> 4), found & 15, at + 1
-    return signed(data, at + 1), found, passed(data, at + 1, I32)
+    number, at = signed(data, at + 1)
+    return number, found, at
 
 
 def passed(data: bytes, at: int, kind: int) -> int:
@@ -131,42 +134,6 @@ def list_header(data: bytes, at: int) -> tuple[int, int, int]:
         if count > len(data):
             raise ValueError(f"a list of {count} elements does not fit into {len(data)} bytes")
     return count, element, at
-
-
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns an unsigned number, and its end."""
-    value: Any = data[at]
-    if value < 128:
-        return value, at + 1
-    value = shift = 0
-    while True:
-        byte: Any = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, at
-
-
-def signed(data: bytes, at: int) -> int:
-    """Returns a number that may be negative."""
-    value = varint(data, at)[0]
-    return value >> 1 ^ -(value & 1)
-
-
-def written_varint(value: int) -> bytes:
-    """Returns the bytes of an unsigned number."""
-    parts = bytearray()
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
-def written_number(value: int) -> bytes:
-    """Returns the bytes of a number that is not negative, as a field holds it."""
-    return written_varint(value << 1)
 
 
 def written_struct(fields: Iterable[tuple[int, int, bytes]]) -> bytes:

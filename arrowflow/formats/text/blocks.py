@@ -7,7 +7,6 @@ the file. So borders depend only on the file and on `block_bytes`, and not on th
 from __future__ import annotations
 
 import codecs
-import io
 import lzma
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,8 +60,8 @@ class Source(Protocol):
         """Returns `size` bytes, or fewer if the file ends. `start` never decreases."""
 
 
-class _Local:
-    """A local file."""
+class _Plain:
+    """A file whose bytes are the text."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
@@ -118,41 +117,18 @@ def opened_bytes(file: File, encoding: str = UTF8) -> int:
 def opened(store: Store, file: File, encoding: str = UTF8) -> Iterator[Source]:
     """Opens a file for one pass. Of a file that is remote, compressed or no UTF-8, a few MiB are in memory at a time."""
     codec, store = codec_of(file), store.unmapped  # a copy takes 0.1 ms a MiB, decoding 3
-    if codec is not None:
-        with store.open(file) as stored, _decompressed(stored, codec) as stream:
-            yield _Streamed(_recoded(_read(stream), encoding))
-    elif not store.is_local:
-        yield _Streamed(_recoded(_fetch(store, file), encoding))
-    else:
-        with store.open(file) as stored:
-            yield _Local(stored) if encoding == UTF8 else _Streamed(_recoded(_read(stored), encoding))
-
-
-class _Reopened(io.RawIOBase):
-    """A file that is open only while it is read."""
-
-    def __init__(self, store: Store, file: File) -> None:
-        super().__init__()
-        self._store, self._file = store, file
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Returns True."""
-        return True
-
-    def readinto(self, memory: Any) -> int:
-        """Fills memory with the next bytes; returns how many."""
-        with self._store.open(self._file) as stored:
-            stored.seek(self._at)
-            read = int(stored.readinto(memory))
-        self._at += read
-        return read
+    is_brief = codec is None and not store.is_local
+    with store.open_briefly(file, _PIECE_BYTES) if is_brief else store.open(file) as stored:
+        if codec is not None:
+            with _decompressed(stored, codec) as stream:
+                yield _Streamed(_recoded(_read(stream), encoding))
+        else:
+            yield _Plain(stored) if encoding == UTF8 else _Streamed(_recoded(_read(stored), encoding))
 
 
 def streamed(store: Store, file: File, encoding: str) -> Source:
     """Returns the text of a file that is compressed, or no UTF-8; nothing of the file stays open."""
-    stored: Any = io.BufferedReader(_Reopened(store.unmapped, file), _WINDOW_BYTES)
-    stream, codec = pa.PythonFile(stored, "r"), codec_of(file)
+    stream, codec = store.unmapped.open_briefly(file, _WINDOW_BYTES), codec_of(file)
     if codec is not None:
         stream = _decompressed(stream, codec)
     return _Streamed(_recoded(_read(stream), encoding))
@@ -185,11 +161,6 @@ def _recoded(pieces: Iterator[pa.Buffer], encoding: str) -> Iterator[pa.Buffer]:
             ) from error
         place += 0 if piece is None else piece.size
         yield pa.py_buffer(text.encode())
-
-
-def _fetch(store: Store, file: File) -> Iterator[pa.Buffer]:
-    for start in range(0, file.size, _PIECE_BYTES):
-        yield store.fetch(file, [(start, min(start + _PIECE_BYTES, file.size))])[0]
 
 
 def cut(

@@ -115,10 +115,10 @@ def checked_encoding(operator: str, given: Any) -> str:
     return str(found.name)
 
 
-def is_utf8(data: bytes) -> bool:
+def is_utf8(data: Any) -> bool:
     """Returns whether bytes are a text in UTF-8."""
     try:
-        data.decode()
+        str(data, UTF8)
     except UnicodeDecodeError:
         return False
     return True

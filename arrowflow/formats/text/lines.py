@@ -17,7 +17,7 @@ from arrowflow.bad_rows import without
 from arrowflow.errors import SourceError
 from arrowflow.formats.text.blocks import Source, as_bytes
 from arrowflow.formats.text.codings import UTF8, checked_encoding, is_utf8, with_codecs
-from arrowflow.formats.text.scan import Bytes, Flags, Lack, Offsets, Scanner, line_ends
+from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner, line_ends
 from arrowflow.formats.text.text import Block, Layout, TextFormat
 from arrowflow.lazy import compute as pc
 from arrowflow.storage import File
@@ -26,8 +26,6 @@ from arrowflow.types import VIEWS, is_string
 COLUMN: Final = "text"
 
 _SCHEMA: Final = pa.schema({COLUMN: pa.string()})
-_NEWLINE: Final = ord("\n")
-_RETURN: Final = ord("\r")
 _NO_TEXT: Final = "the line is no UTF-8"
 
 
@@ -37,9 +35,6 @@ class Lines(Scanner):
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         ends = line_ends(data, is_last)
         return ends, np.ones(ends.size, np.bool_)
-
-    def lack(self, data: Bytes, base: int) -> Lack | None:
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +48,12 @@ class LinesFormat(TextFormat):
     name: ClassVar[str] = "text"
     suffixes: ClassVar[tuple[str, ...]] = with_codecs(".txt")
     first_row: ClassVar[int] = 0
+    recode: ClassVar[str] = "give encoding={!r}"
 
     encoding: str = UTF8
 
     def check_options(self) -> None:
         object.__setattr__(self, "encoding", checked_encoding(self.operator, self.encoding))
-
-    def recode(self, encoding: str) -> str:
-        return f"give encoding={encoding!r}"
 
     def probe(self, schema: pa.Schema) -> None:
         for each in schema:
@@ -106,7 +99,7 @@ def _lines(data: pa.Buffer) -> pa.Array:
     view = as_bytes(data)
     bounds = pa.py_buffer(np.array([0, data.size], np.int64))
     text = pa.Array.from_buffers(pa.large_binary(), 1, [None, bounds, data])
-    if (view == _RETURN).any():
+    if (view == ord("\r")).any():
         text = pc.replace_substring(text, b"\r\n", b"\n")
     lines = pc.split_pattern(text, b"\n").flatten()
-    return lines[:-1] if view[-1] == _NEWLINE else lines
+    return lines[:-1] if view[-1] == ord("\n") else lines

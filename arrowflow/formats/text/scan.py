@@ -19,7 +19,6 @@ Offsets = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _NEWLINE: Final = ord("\n")
-_RETURN: Final = ord("\r")
 
 Lack = tuple[type[ArrowflowError], str]
 """The kind of an error about a record that does not end, and the words for what it lacks."""
@@ -41,7 +40,7 @@ class Scanner(Protocol):
         """
 
     def lack(self, data: Bytes, base: int) -> Lack | None:
-        """Returns what is missing in bytes that do not end their first record; None if the next line end ends it.
+        """Returns what is missing in bytes that do not end their first record; None, as by default, if the next line end ends it.
 
         After None the next scan goes on in the middle of the record, at the last of these bytes.
 
@@ -49,6 +48,7 @@ class Scanner(Protocol):
             data: Bytes of the record.
             base: Number of the first of these bytes in the file.
         """
+        return None
 
 
 def line_ends(data: Bytes, is_last: bool) -> Offsets:
@@ -62,7 +62,7 @@ def line_ends(data: Bytes, is_last: bool) -> Offsets:
 def line_stops(data: Bytes, is_last: bool) -> Offsets:
     """Returns the last byte of each line end; a carriage return is a line end if no newline follows."""
     stops = np.flatnonzero(data == _NEWLINE)
-    is_return = data == _RETURN
+    is_return = data == ord("\r")
     if not is_return.any():
         return stops
     returns = np.flatnonzero(is_return)

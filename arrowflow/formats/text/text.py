@@ -52,9 +52,6 @@ from arrowflow.storage import File, Range, Store
 BLOCK_BYTES: Final = 4 << 20
 """Bytes of a block: 10 to 20 ms of decoding, next to which a call costs nothing."""
 
-MAX_BLOCK_BYTES: Final = 1 << 30
-"""The most bytes of a block: pyarrow takes blocks up to 2 GiB, and a record may begin at the end of a block."""
-
 SAMPLE_BYTES: Final = 1 << 20
 """Bytes of the first file that tell the types. This is no option, so that nothing else changes the types."""
 
@@ -64,9 +61,6 @@ FURTHER_BYTES: Final = 32 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 HIDDEN: Final = "\0"
 """The start of names in a layout by which nobody can ask for a column."""
-
-_LOOKED_AT: Final = 1024
-"""Bytes of a file that tell whether it is text."""
 
 _ROW: Final = re.compile(r"(\bin row |\bRow #)(\d+)")
 
@@ -149,6 +143,8 @@ class TextFormat(Format):
     suffixes: ClassVar[tuple[str, ...]]
     first_row: ClassVar[int]
     """The number that pyarrow's messages give to the first row."""
+    recode: ClassVar[str] = "write it as UTF-8"
+    """The words for what to do with files of another encoding than UTF-8."""
 
     block_bytes: int = BLOCK_BYTES
     types: pa.Schema | None = field(default=None, compare=False)
@@ -158,7 +154,8 @@ class TextFormat(Format):
     def __post_init__(self) -> None:
         """Raises `PlanError` for options that make no sense."""
         object.__setattr__(self, "block_bytes", parse_bytes("block_bytes", self.block_bytes))
-        if self.block_bytes > MAX_BLOCK_BYTES:
+        if self.block_bytes > 1 << 30:
+            # pyarrow takes blocks up to 2 GiB, and a record may begin at the end of one.
             raise PlanError(f"{self.operator}: block_bytes are at most 1 GiB, got {self.block_bytes}")
         self.check_options()
 
@@ -209,24 +206,17 @@ class TextFormat(Format):
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
         """Decodes at least one column of whole records."""
 
-    def footer(self, store: Store, file: File) -> Footer:
-        """See `Format.footer`: scans the whole file, a MiB at a time."""
-        return self._footer(store, file, only_first=False)
-
-    def footer_sample(self, store: Store, file: File) -> Footer:
-        """See `Untyped.footer_sample`: scans one block."""
-        return self._footer(store, file, only_first=True)
-
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
         """See `Untyped.holds`: here for files that name their columns themselves."""
         return _present(footer.details.layout, names)
 
-    def _footer(self, store: Store, file: File, *, only_first: bool) -> Footer:
+    def footer(self, store: Store, file: File, *, is_sample: bool = False) -> Footer:
+        """See `Untyped.footer`: scans the whole file, a MiB at a time, or one block."""
         with opened(store, file, self.encoding) as source:
             layout = self.layout(source, self._behind_bom(source), file)
             scanner = self.scanner(layout.kind, file)
-            blocks = cut(source, scanner, layout.start, self.block_bytes, only_first=only_first)
-        if not only_first:
+            blocks = cut(source, scanner, layout.start, self.block_bytes, only_first=is_sample)
+        if not is_sample:
             layout = self.scanned(layout, scanner)
         if self.types is None and any(map(is_unknown, layout.schema.types)):
             layout = dataclasses.replace(layout, schema=self._further(store, file, layout))
@@ -242,7 +232,7 @@ class TextFormat(Format):
 
     def _behind_bom(self, source: Source) -> int:
         """Returns the start of the text after a byte-order mark."""
-        start = source.window(0, SAMPLE_BYTES)[:_LOOKED_AT].tobytes()
+        start = source.window(0, SAMPLE_BYTES)[:1024].tobytes()  # so many tell whether it is text
         if (ending := ending_of(start)) is not None:
             raise SourceError(
                 f"the file is compressed, and its name does not say so: let the name end in {ending}"
@@ -250,12 +240,8 @@ class TextFormat(Format):
         if (packed := packing_of(start)) is not None:
             raise SourceError(packed)
         if (wide := encoding_of(start)) is not None:
-            raise SourceError(f"the text is {wide.upper()}, not UTF-8; {self.recode(wide)}")
+            raise SourceError(f"the text is {wide.upper()}, not UTF-8; {self.recode.format(wide)}")
         return len(_BOM) if start.startswith(_BOM) else 0
-
-    def recode(self, encoding: str) -> str:
-        """Returns what to do with files of another encoding than UTF-8."""
-        return "write it as UTF-8"
 
     def _further(self, store: Store, file: File, layout: Layout) -> pa.Schema:
         """Returns the types of columns that have no value in the sample, by the text behind it."""

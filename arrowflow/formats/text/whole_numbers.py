@@ -16,15 +16,13 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError
 from arrowflow.lazy import compute as pc
 
-_MANY_DIGITS: Final = re.compile(rb"[0-9]{19}")
-_WHOLE: Final = r"^\s*[-+]?[0-9]+\s*$"
 _BETWEEN: Final = re.compile(r"[\s,\]]*")
 
 
 def may_be_rounded(schema: pa.Schema, sample: Any) -> list[str]:
     """Returns the columns that may hold such numbers, by a quick look at the inferred types, and at digits."""
     names = [field.name for field in schema if _has_fractions(field.type)]
-    return names if names and _MANY_DIGITS.search(sample) is not None else []
+    return names if names and re.search(rb"[0-9]{19}", sample) is not None else []
 
 
 def _has_fractions(type: pa.DataType) -> bool:
@@ -36,7 +34,7 @@ def check_texts(table: pa.Table) -> None:
     """Raises `SchemaError` if a column inferred as float64, here as texts, holds whole numbers alone."""
     for name in table.column_names:
         column = table.column(name)
-        if pc.all(pc.match_substring_regex(column, _WHOLE)).as_py():
+        if pc.all(pc.match_substring_regex(column, r"^\s*[-+]?[0-9]+\s*$")).as_py():
             _check(name, column.drop_null().to_pylist())
 
 

@@ -19,19 +19,8 @@ import pyarrow as pa
 
 from arrowflow.bad_rows import without
 from arrowflow.errors import ArrowflowError, SchemaError, SourceError
-from arrowflow.formats.tfrecord import proto
+from arrowflow.formats.tfrecord import proto, wire
 from arrowflow.formats.tfrecord.columns import FLOATS, INTS, Column, Lists, Odd, Unfit, column_of
-from arrowflow.formats.tfrecord.wire import (
-    LOWEST,
-    PADDING,
-    Bytes,
-    Elements,
-    Flags,
-    Ints,
-    elements,
-    fields_at,
-    lone_varints,
-)
 
 _FIRST: Final = 0x0A
 """Tag of field 1 with a length: an `Example`'s features, an entry of the features, its key, a value of a list."""
@@ -51,9 +40,9 @@ class Records(NamedTuple):
         stops: The end of each record.
     """
 
-    data: Bytes
-    starts: Ints
-    stops: Ints
+    data: wire.Bytes
+    starts: wire.Ints
+    stops: wire.Ints
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -70,7 +59,7 @@ class _Names:
         encoded = [name.encode() for name in names]
         self.lengths = np.array([len(name) for name in encoded], np.int64)
         self.longest = int(self.lengths.max(initial=0))
-        data = Bytes(np.frombuffer(b"".join(encoded) + bytes(PADDING), np.uint8))
+        data = wire.Bytes(np.frombuffer(b"".join(encoded) + bytes(wire.PADDING), np.uint8))
         starts = np.cumsum(self.lengths) - self.lengths
         self.words = self._words(data, starts, self.lengths)
         self.salt = 0
@@ -79,7 +68,7 @@ class _Names:
         self.order = np.argsort(hashes)
         self.hashes = hashes[self.order]
 
-    def find(self, data: Bytes, starts: Ints, stops: Ints) -> Ints:
+    def find(self, data: wire.Bytes, starts: wire.Ints, stops: wire.Ints) -> wire.Ints:
         """Returns the number of the column of each key, or -1."""
         lengths = stops - starts
         if not len(self.order):
@@ -92,15 +81,15 @@ class _Names:
             same &= own[numbers] == other
         return np.where(same, numbers, -1)
 
-    def _words(self, data: Bytes, starts: Ints, lengths: Ints) -> list[Ints]:
+    def _words(self, data: wire.Bytes, starts: wire.Ints, lengths: wire.Ints) -> list[wire.Ints]:
         """Returns the first, second, … eight bytes of each key, with zeros after its end."""
         words = []
         for position in range(0, max(self.longest, 1), 8):
             left = np.clip(lengths - position, 0, 8)
-            words.append(data.words(starts + position) & LOWEST[left])
+            words.append(data.words(starts + position) & wire.LOWEST[left])
         return words
 
-    def _hash(self, words: Sequence[Ints], lengths: Ints) -> Any:
+    def _hash(self, words: Sequence[wire.Ints], lengths: wire.Ints) -> Any:
         mixed = lengths.astype(np.uint64) + np.uint64(self.salt)
         for word in words:
             mixed = (mixed ^ word.view(np.uint64)) * _MIX
@@ -120,11 +109,11 @@ class _Cells:
         stops: The end of its list.
     """
 
-    columns: Ints
-    rows: Ints
-    kinds: Ints
-    starts: Ints
-    stops: Ints
+    columns: wire.Ints
+    rows: wire.Ints
+    kinds: wire.Ints
+    starts: wire.Ints
+    stops: wire.Ints
 
 
 class ExampleDecoder:
@@ -146,7 +135,7 @@ class ExampleDecoder:
 
     def decode(self, records: Records) -> tuple[pa.RecordBatch, dict[int, ArrowflowError]]:
         """Returns the records of these columns as rows, and by number why the others are none."""
-        known: Ints = np.zeros(0, np.int64)
+        known: wire.Ints = np.zeros(0, np.int64)
         refused: dict[int, ArrowflowError] = {}
         while True:
             bad = dict(refused)
@@ -170,13 +159,13 @@ class ExampleDecoder:
         if not self.schema.names:
             return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))
         cells = self._cells(records)
-        found = elements(records.data, _FIRST, cells.starts, cells.stops)
+        found = wire.elements(records.data, _FIRST, cells.starts, cells.stops)
         if len(found.bad):
             raise Odd(cells.rows[found.bad])
         if (found.owners[:-1] > found.owners[1:]).any():
             # The walk found the first elements of all lists, then the second ones.
             order = np.argsort(found.owners, kind="stable")
-            found = Elements(found.owners[order], found.starts[order], found.stops[order], found.bad)
+            found = wire.Elements(found.owners[order], found.starts[order], found.stops[order], found.bad)
         borders = np.searchsorted(cells.columns, np.arange(len(self._columns) + 1))
         parts = np.searchsorted(found.owners, borders)
         numbers, is_odd = self._numbers(records.data, cells, found)
@@ -201,7 +190,9 @@ class ExampleDecoder:
             arrays.append(_column(column, records.data, lists, bad))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _numbers(self, data: Bytes, cells: _Cells, found: Elements) -> tuple[dict[int, Any], Flags]:
+    def _numbers(
+        self, data: wire.Bytes, cells: _Cells, found: wire.Elements
+    ) -> tuple[dict[int, Any], wire.Flags]:
         """Reads each element of a list as a number, for all columns at once: 15 µs a column instead of 80.
 
         Returns: The numbers of all elements, by kind; and flags of the lists that are anything else than one number of
@@ -210,7 +201,7 @@ class ExampleDecoder:
         if not self._is_number.any():
             return {}, np.zeros(0, np.bool_)
         words, sizes = data.words(found.starts), found.stops - found.starts
-        whole, is_whole = lone_varints(words, sizes)
+        whole, is_whole = wire.lone_varints(words, sizes)
         kinds = self._kinds[cells.columns]
         is_odd = np.bincount(found.owners, minlength=len(cells.rows)) != 1
         is_odd |= cells.kinds != kinds
@@ -221,13 +212,13 @@ class ExampleDecoder:
         """Walks from examples to their lists."""
         data, rows = records.data, np.flatnonzero(records.starts < records.stops)
         stops = records.stops[rows]
-        features = fields_at(data, records.starts[rows])
+        features = wire.fields_at(data, records.starts[rows])
         _refuse(rows, (features.tags == _FIRST) & (features.stops == stops))
-        entries = elements(data, _FIRST, features.starts, features.stops)
+        entries = wire.elements(data, _FIRST, features.starts, features.stops)
         if len(entries.bad):
             raise Odd(rows[entries.bad])
         rows = rows[entries.owners]
-        keys = fields_at(data, entries.starts)
+        keys = wire.fields_at(data, entries.starts)
         _refuse(rows, (keys.tags == _FIRST) & (keys.stops <= entries.stops) & (keys.starts <= keys.stops))
         columns = self._names.find(data, keys.starts, keys.stops)
         table = np.full((len(self._columns), len(records)), -1)
@@ -237,9 +228,9 @@ class ExampleDecoder:
         _refuse(rows[wanted], ~twice)
         columns, rows = np.nonzero(table >= 0)
         cells = table[columns, rows]
-        stops, values = entries.stops[cells], fields_at(data, keys.stops[cells])
+        stops, values = entries.stops[cells], wire.fields_at(data, keys.stops[cells])
         _refuse(rows, (values.tags == _SECOND) & (values.stops == stops))
-        lists = fields_at(data, values.starts)
+        lists = wire.fields_at(data, values.starts)
         kinds = lists.tags >> 3
         empty = values.starts == stops
         known = (lists.tags & 7 == 2) & (kinds >= 1) & (kinds <= 3)
@@ -247,7 +238,7 @@ class ExampleDecoder:
         return _Cells(columns, rows, np.where(empty, 0, kinds), np.where(empty, stops, lists.starts), stops)
 
 
-def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError]) -> pa.Array:
+def _column(column: Column, data: wire.Bytes, lists: Lists, bad: dict[int, ArrowflowError]) -> pa.Array:
     """Returns a column; notes in `bad` the records whose lists do not fit, and makes nulls of them."""
     while len(lists.rows):
         try:
@@ -266,12 +257,12 @@ def has_feature(records: Records, name: str) -> bool:
     return is_other or bool(batch.column(0).null_count < len(batch))
 
 
-def _refuse(rows: Ints, good: Any) -> None:
+def _refuse(rows: wire.Ints, good: Any) -> None:
     if not good.all():
         raise Odd(rows[~good])
 
 
-def _rewritten(records: Records, rows: Ints, refused: dict[int, ArrowflowError]) -> Records:
+def _rewritten(records: Records, rows: wire.Ints, refused: dict[int, ArrowflowError]) -> Records:
     """Returns the records in a block of their own, with `rows` encoded as protobuf encodes them.
 
     Records that are none are noted in `refused`, and become empty ones.
@@ -291,4 +282,6 @@ def joined(parts: Sequence[bytes]) -> Records:
     """Returns records one after the other in a block of their own."""
     sizes = np.array([len(part) for part in parts], np.int64)
     stops = np.cumsum(sizes)
-    return Records(Bytes(np.frombuffer(b"".join([*parts, bytes(PADDING)]), np.uint8)), stops - sizes, stops)
+    return Records(
+        wire.Bytes(np.frombuffer(b"".join([*parts, bytes(wire.PADDING)]), np.uint8)), stops - sizes, stops
+    )

@@ -20,22 +20,9 @@ from arrowflow.bad_rows import BadRow
 from arrowflow.errors import ArrowflowError, PlanError, SchemaError
 from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
-from arrowflow.formats.tfrecord import proto
+from arrowflow.formats.tfrecord import framing, proto
 from arrowflow.formats.tfrecord.columns import gather
 from arrowflow.formats.tfrecord.example import ExampleDecoder, Records, has_feature
-from arrowflow.formats.tfrecord.framing import (
-    COMPRESSIONS,
-    HEADER_BYTES,
-    MAX_SPLIT_CELLS,
-    MAX_SPLIT_ROWS,
-    SPLIT_ROWS,
-    WINDOW_BYTES,
-    Fault,
-    Walk,
-    compression_of,
-    framed,
-    inflate,
-)
 from arrowflow.formats.tfrecord.wire import PADDING, Bytes
 from arrowflow.formats.types import width_bits
 from arrowflow.options import check_choice, check_flag
@@ -47,18 +34,6 @@ RAW_HAS_NO_SCHEMA: Final = (
 )
 INFERRED_ROWS: Final = 1_000
 """The most records that infer a schema, all of them in the first block. Each takes 20 µs."""
-
-_DECODED: Final = 2
-"""The assumed growth of records when they are decoded: numbers are stored in a byte or two."""
-
-_SCRATCH: Final = 8
-"""Bytes that decoding takes for each byte of a block: measured 5 to 8 for numbers, 1 for images."""
-
-_CELL_SCRATCH: Final = 9
-"""Bytes that decoding takes for each cell: its place, or the fact that the feature is absent."""
-
-_OFFSET_BITS: Final = 33
-"""Bits of a list or text without values: its offset, and whether it is null."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +51,7 @@ class _Details:
     compression: str
     borders: Any
     rows: Any
-    fault: Fault | None
+    fault: framing.Fault | None
     widths: Mapping[str, int] = field(default_factory=dict)
 
     def block(self, index: int) -> tuple[int, int]:
@@ -92,7 +67,8 @@ class _Details:
         """
         num_rows, size = self.block(index)
         least = num_rows * sum(self.widths.get(name, 0) for name in columns) // 8 + 8 * len(columns)
-        return max(_DECODED * size * len(columns) // max(1, len(self.widths)), least)
+        # Numbers are stored in a byte or two, so that records become twice as large.
+        return max(2 * size * len(columns) // max(1, len(self.widths)), least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +91,20 @@ class TfrecordFormat(Format):
     schema: pa.Schema | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        check_choice("read_tfrecord", "compression", self.compression, (*COMPRESSIONS, None))
+        check_choice("read_tfrecord", "compression", self.compression, (*framing.COMPRESSIONS, None))
         object.__setattr__(self, "raw", check_flag("read_tfrecord", "raw", self.raw))
 
     def arguments(self) -> Mapping[str, Any]:
         """See `OwnArguments.arguments`: the compression of a file does not change its rows."""
         most = self._max_rows()
-        return {"raw": self.raw} if most == MAX_SPLIT_ROWS else {"raw": self.raw, "block_rows": most}
+        return {"raw": self.raw} if most == framing.MAX_SPLIT_ROWS else {"raw": self.raw, "block_rows": most}
 
     def _max_rows(self) -> int:
         """Returns the most rows of a block: few enough that all columns of records without features stay small."""
         columns = 1 if self.schema is None else len(self.schema)
-        return min(MAX_SPLIT_ROWS, max(SPLIT_ROWS, MAX_SPLIT_CELLS // max(1, columns)))
+        return min(
+            framing.MAX_SPLIT_ROWS, max(framing.SPLIT_ROWS, framing.MAX_SPLIT_CELLS // max(1, columns))
+        )
 
     def typed(self, schema: pa.Schema, *, is_inferred: bool = False) -> Self:
         """See `Untyped.typed`."""
@@ -136,14 +114,6 @@ class TfrecordFormat(Format):
             raise PlanError(RAW_HAS_NO_SCHEMA)
         return dataclasses.replace(self, schema=schema)
 
-    def footer(self, store: Store, file: File) -> Footer:
-        """See `Format.footer`: walks the whole file."""
-        return self._footer(store, file, None)
-
-    def footer_sample(self, store: Store, file: File) -> Footer:
-        """See `Untyped.footer_sample`: walks the first block."""
-        return self._footer(store, file, 1)
-
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
         """See `Untyped.holds`: looks at the records from which a schema would be inferred."""
         if self.raw:
@@ -151,15 +121,19 @@ class TfrecordFormat(Format):
         records = self._first_records(store, footer.file, footer.details)
         return [name for name in names if records is not None and has_feature(records, name)]
 
-    def _footer(self, store: Store, file: File, max_blocks: int | None) -> Footer:
+    def footer(self, store: Store, file: File, *, is_sample: bool = False) -> Footer:
+        """See `Untyped.footer`: walks the whole file, or its first block."""
         compression = self.compression
         if compression is None:
-            size = min(HEADER_BYTES, file.size)
-            compression = compression_of(store.fetch(file, [(0, size)])[0].to_pybytes() if size else b"")
-        walk = _walk(store, file, compression, Walk(max_blocks, self._max_rows()))
+            size = min(framing.HEADER_BYTES, file.size)
+            compression = framing.compression_of(
+                store.fetch(file, [(0, size)])[0].to_pybytes() if size else b""
+            )
+        walk = _walk(store, file, compression, framing.Walk(1 if is_sample else None, self._max_rows()))
         details = _Details(compression, np.array(walk.borders), np.array(walk.rows), walk.fault)
         schema = self._schema(store, file, details)
-        widths = {each.name: width_bits(each.type) or _OFFSET_BITS for each in schema}
+        # A list or text without values has an offset, and may be null.
+        widths = {each.name: width_bits(each.type) or 33 for each in schema}
         details = dataclasses.replace(details, widths=widths)
         return Footer(file, schema, _splits(details), walk.rows[-1], details)
 
@@ -176,7 +150,7 @@ class TfrecordFormat(Format):
     def _first_records(self, store: Store, file: File, details: _Details) -> Records | None:
         """Returns the records that tell a schema, None if there are none; raises if the first record is broken."""
         for data, base, num_rows in _blocks(store, file, details, 0):
-            starts, stops, faults = framed(data, base, min(num_rows, INFERRED_ROWS))
+            starts, stops, faults = framing.framed(data, base, min(num_rows, INFERRED_ROWS))
             if 0 in faults:
                 raise faults[0].error(0)
             before = slice(min(faults, default=None))
@@ -191,16 +165,17 @@ class TfrecordFormat(Format):
 
     def footer_bytes(self, file: File) -> int:
         """See `Format.footer_bytes`: windows in which records are counted."""
-        return min(file.size, WINDOW_BYTES)
+        return min(file.size, framing.WINDOW_BYTES)
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`."""
         details: _Details = footer.details
-        windows = 0 if details.compression == "none" else 2 * WINDOW_BYTES
+        windows = 0 if details.compression == "none" else 2 * framing.WINDOW_BYTES
         num_rows, size = details.block(split.index)
         if self.raw:
             return size + windows
-        return _SCRATCH * size + _CELL_SCRATCH * num_rows * len(columns) + windows
+        # For each byte 5 to 8 were measured with numbers, and 1 with images. A cell takes its place, or that it is absent.
+        return 8 * size + 9 * num_rows * len(columns) + windows
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: the block, or all of a compressed file."""
@@ -267,15 +242,10 @@ class _Block(NamedTuple):
 
 
 def _block_of(
-    data: memoryview,
-    base: int,
-    num_rows: int,
-    first: int,
-    schema: pa.Schema,
-    decoder: ExampleDecoder | None,
+    data: memoryview, base: int, num_rows: int, first: int, schema: pa.Schema, decoder: ExampleDecoder | None
 ) -> _Block:
     """Decodes a padded block, whose first record has the number `first` in its file."""
-    starts, stops, faults = framed(data, base, num_rows)
+    starts, stops, faults = framing.framed(data, base, num_rows)
     records = Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops)
     errors: dict[int, ArrowflowError] = {row: fault.error(first + row) for row, fault in faults.items()}
     intact = np.setdiff1d(np.arange(len(records)), list(faults))
@@ -297,22 +267,22 @@ def _decoder(schema: bytes) -> ExampleDecoder:
     return ExampleDecoder(pa.ipc.read_schema(pa.py_buffer(schema)))
 
 
-def _walk(store: Store, file: File, compression: str, walk: Walk) -> Walk:
+def _walk(store: Store, file: File, compression: str, walk: framing.Walk) -> framing.Walk:
     """Finds the records of a file, or of its first blocks."""
     if compression != "none":
-        return _walk_inflated(walk, inflate(store, file, compression))
+        return _walk_inflated(walk, framing.inflate(store, file, compression))
     if store.is_local and store.memory_map and file.size:
         with store.open(file) as source:
             walk.see(memoryview(source.read_buffer(file.size)), 0)
-    while not walk.done and walk.position + HEADER_BYTES <= file.size:
+    while not walk.done and walk.position + framing.HEADER_BYTES <= file.size:
         start = walk.position
-        stop = min(start + WINDOW_BYTES, file.size)
+        stop = min(start + framing.WINDOW_BYTES, file.size)
         walk.see(memoryview(store.fetch(file, [(start, stop)])[0]), start)
     walk.end(file.size)
     return walk
 
 
-def _walk_inflated(walk: Walk, pieces: Iterator[bytes]) -> Walk:
+def _walk_inflated(walk: framing.Walk, pieces: Iterator[bytes]) -> framing.Walk:
     held, base, why = b"", 0, None
     try:
         for piece in pieces:
@@ -347,7 +317,7 @@ def _blocks(store: Store, file: File, details: _Details, split: int) -> Iterator
             start, stop = borders[split : split + 2]
             yield _block(store, file, start, stop), start, rows[split]
         return
-    pieces, held = inflate(store, file, details.compression), b""
+    pieces, held = framing.inflate(store, file, details.compression), b""
     for start, stop, num_rows in zip(borders[:-1], borders[1:], rows, strict=True):
         parts, size = [held], len(held)
         while size < stop - start and (piece := next(pieces, None)) is not None:

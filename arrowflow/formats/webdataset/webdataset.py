@@ -13,31 +13,24 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Self
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.bad_rows import first_bad
 from arrowflow.errors import SchemaError, SourceError
-from arrowflow.formats.borders import split_borders
-from arrowflow.formats.protocol import Footer, Format, Split
+from arrowflow.formats.protocol import Footer, Format, Split, split_borders
 from arrowflow.formats.text.blocks import Source, as_bytes, opened, opened_bytes, streamed
 from arrowflow.formats.text.codings import CODECS_OF_TAR, UTF8, is_stream, with_codecs
 from arrowflow.formats.text.scan import Bytes
 from arrowflow.formats.types import conform
 from arrowflow.formats.webdataset.members import KEY, Members, walk
-from arrowflow.interchange.binary import binary_column
 from arrowflow.lazy import compute as pc
 from arrowflow.storage import File, Range, Store
-from arrowflow.types import VIEWS
+from arrowflow.types import VIEWS, is_number
 
 SPLIT_BYTES: Final = 4 << 20
 SPLIT_ROWS: Final = 1 << 10
 """A split ends at so many bytes, or rows: some ms of copying."""
-
-_PARSED: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-"""Tests for the types besides texts that a member can be read as."""
-
-GLANCE_ROWS: Final = 1 << 10
-"""Rows of a shard that are looked at when a plan is bound, if the columns are known."""
 
 _TYPES: Final = {
     **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), pa.int64()),
@@ -94,28 +87,25 @@ class WebdatasetFormat(Format):
                     f"column {each.name!r}: columns of WebDataset are in lower case, however members are spelled; write "
                     f"{each.name.lower()!r}"
                 ).locate(operator=f"read_{self.name}")
-            if each.type.id not in VIEWS and not any(test(each.type) for test in _PARSED):
+            is_parsed = (
+                is_number(each.type) or pa.types.is_float16(each.type) or pa.types.is_boolean(each.type)
+            )
+            if each.type.id not in VIEWS and not is_parsed:
                 raise SchemaError(
                     f"column {each.name!r}: a member cannot be read as {each.type}; expected binary, string, a number or a "
                     "boolean: read the bytes, and decode them by a map"
                 ).locate(operator=f"read_{self.name}")
         return dataclasses.replace(self, types=schema)
 
-    def footer(self, store: Store, file: File) -> Footer:
-        return self._footer(store, file, None)
-
-    def footer_sample(self, store: Store, file: File) -> Footer:
-        """See `Untyped.footer_sample`; any row may have a column that no other one has, so all of them tell the columns."""
-        return self._footer(store, file, None if self.types is None else GLANCE_ROWS)
-
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
         """See `Untyped.holds`."""
         known = (KEY, *footer.details.members.columns)
         return [name for name in names if name in known]
 
-    def _footer(self, store: Store, file: File, max_rows: int | None) -> Footer:
+    def footer(self, store: Store, file: File, *, is_sample: bool = False) -> Footer:
+        """See `Untyped.footer`; any row may have a column that no other one has, so all of them tell the columns."""
         with opened(store, file) as source:
-            members = walk(source, max_rows)
+            members = walk(source, 1 << 10 if is_sample and self.types is not None else None)
         if not members.keys and self.types is None:
             raise SourceError(
                 members.fault
@@ -211,18 +201,20 @@ def _column(members: Members, data: Bytes, first: int, before: int, wanted: pa.F
     """
     keys = members.keys[first:before]
     if wanted.name == KEY:
-        encoded = [key.encode("utf-8", "surrogateescape") for key in keys]
-        values: list[Bytes | None] = [np.frombuffer(key, np.uint8) for key in encoded]
+        texts = pl.Series([key.encode("utf-8", "surrogateescape") for key in keys], dtype=pl.Binary)
+        texts = texts.to_arrow(compat_level=pl.CompatLevel.oldest())
     else:
         firsts = members.firsts[first : before + 1]
         chosen = np.flatnonzero(members.column[firsts[0] : firsts[-1]] == members.columns.index(wanted.name))
         chosen += firsts[0]
-        rows = np.searchsorted(firsts, chosen, side="right") - 1
-        starts, stops = (each[chosen] - members.start[firsts[0]] for each in (members.start, members.stop))
-        values = [None] * len(keys)
-        for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
-            values[row] = data[start:stop]
-    texts = _binary(values)
+        # Every other value is a member, and the others are what lies between two.
+        borders = np.stack([members.start[chosen], members.stop[chosen]], axis=1).ravel()
+        borders -= members.start[firsts[0]]
+        buffers = [None, pa.py_buffer(borders), pa.py_buffer(data)]
+        texts = pa.Array.from_buffers(pa.large_binary(), max(0, borders.size - 1), buffers)
+        places = np.full(len(keys), -1)
+        places[np.searchsorted(firsts, chosen, side="right") - 1] = np.arange(0, borders.size, 2)
+        texts = pc.take(texts, pl.Series(places).replace(-1, None).to_arrow())
     try:
         return _cast(texts, wanted.type)
     except SchemaError as whole:
@@ -231,18 +223,6 @@ def _column(members: Members, data: Bytes, first: int, before: int, wanted: pa.F
             f"the member {keys[row]}.{wanted.name} {error.args[0]}; read the column as bytes, by schema= with pa.binary(), "
             "and decode it by a map"
         ) from error.__cause__
-
-
-def _binary(values: Sequence[Bytes | None]) -> pa.Array:
-    """Returns values as a column of binary, in new memory."""
-    try:
-        column, memory = binary_column([None if value is None else value.size for value in values])
-    except pa.ArrowInvalid as error:
-        raise SourceError(f"the members of a column are too large: {error}") from error
-    for place, value in zip(memory, values, strict=True):
-        if value is not None:
-            place[:] = value
-    return column
 
 
 def _cast(texts: pa.Array, type: pa.DataType) -> pa.Array:

@@ -28,7 +28,7 @@ from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_flag, check_size, parallel_calls
 from arrowflow.plan.access import RowAccess, position_behind
-from arrowflow.plan.node import Columns, Count, Node
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -91,24 +91,16 @@ class Batch(RowOperator, RowAccess):
 
     @property
     def title(self) -> str:
-        """Its name and size."""
         return f"{self.name}({self.size:,})"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the size, and whether a short last batch is dropped or filled."""
         mask = {} if self.mask is None else {"mask": self.mask}
         return {"size": self.size, "drop_remainder": self.drop_remainder, **mask}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's columns, then the mask."""
         return inputs[0] if self.mask is None else masked_schema(inputs[0], self.mask)
 
-    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns without the mask."""
-        return (None if wanted is None else wanted - {self.mask},)
-
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows, less the remainder if the remainder is dropped, or with the rows that fill it."""
         rows = inputs[0]
         if not isinstance(rows, int):
             return rows
@@ -117,18 +109,15 @@ class Batch(RowOperator, RowAccess):
         return rows - rows % self.size if self.drop_remainder else rows
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
-        """Returns the number of batches that its input's rows make."""
         if not isinstance(rows[0], int):
             return rows[0]
         return rows[0] // self.size if self.drop_remainder else -(-rows[0] // self.size)
 
     def position_at(self, step: int, epoch: int) -> Position:
-        """Returns the position before its rows, and how many rows to leave out there."""
         found = position_behind(self.inputs[0], step * self.size, epoch)
         return None if found is None else CutPosition(found[0], step * self.size - found[1], step)
 
     def rows_wanted(self, rows: int | None) -> int:
-        """Returns a batch."""
         return self.size
 
     def rows_again(self, rows: int) -> int:
@@ -136,34 +125,29 @@ class Batch(RowOperator, RowAccess):
         return rows + self.size if rows else 1
 
     def copies(self) -> tuple[str, ...]:
-        """Returns which batches are joined."""
         return ("batch: chunked: a batch whose rows lie in several chunks is joined into new memory",)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the serial kernel that cuts batches, and with `joins` or `mask` the kernels that join and fill."""
         kernel = CuttingKernel if self.joins else BatchKernel
         cutter = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: kernel(self.size, self.drop_remainder),
+            "serial",
+            lambda context: kernel(self.size, self.drop_remainder),
             position=cut_shape(self.size),
             splits=True,
             engine="arrow",
         )
         joiner = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: JoinKernel(),
+            "stateless",
+            lambda context: JoinKernel(),
             engine="arrow",
             max_calls=self.num_parallel_calls,
-            facts=lambda: ("join the parts of a batch",),
+            facts="join the parts of a batch",
         )
         padder = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: PadKernel(self.size, self.mask or ""),
+            "stateless",
+            lambda context: PadKernel(self.size, self.mask or ""),
             engine="numpy+arrow",
-            facts=lambda: ("mark real rows, and fill the last batch",),
+            facts="mark real rows, and fill the last batch",
         )
         return (cutter, *[joiner] * self.joins, *[padder] * (self.mask is not None))
 
@@ -210,7 +194,6 @@ class JoinKernel(StatelessKernel):
     """Joins the parts of a batch into new memory; a batch that is one part is a slice and no copy."""
 
     def apply(self, chunk: Parts, origin: Origin) -> pa.RecordBatch:
-        """Returns the batch."""
         return joined_batch(chunk.chunks, "batch_size")
 
 
@@ -222,12 +205,10 @@ class PadKernel(GatherKernel):
         self._mask = mask
 
     def gather(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns the full batch."""
         rows = chunk.num_rows
         if rows < self._size:
             chunk = gathered(chunk, np.minimum(np.arange(self._size, dtype=np.int64), rows - 1))
         return masked(chunk, self._mask, np.arange(self._size) < rows)
 
     def limit(self, chunk: pa.RecordBatch) -> tuple[str, str, str]:
-        """See `GatherKernel.limit`."""
         return f"a batch of {self._size:,} rows cannot be filled", "one batch", "use a smaller batch_size"

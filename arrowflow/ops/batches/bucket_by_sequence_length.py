@@ -93,7 +93,6 @@ class BucketBySequenceLength(Operator):
         drop_remainder: bool,
         num_parallel_calls: int,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not isinstance(column, str):
             raise PlanError(f"{cls.name}: column is the name of a column, got {shown(column)}")
         boundaries = _numbers("bucket_boundaries", bucket_boundaries)
@@ -118,7 +117,6 @@ class BucketBySequenceLength(Operator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns all arguments that decide which rows make a batch."""
         return {
             "column": self.column,
             "bucket_boundaries": list(self.bucket_boundaries),
@@ -128,20 +126,16 @@ class BucketBySequenceLength(Operator):
         }
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, which has to have lists, texts or binaries in the column."""
         check_measurable(self.column, inputs[0])
         return inputs[0]
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the column whose lengths are read."""
         return (None if wanted is None else wanted | {self.column},)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows, unless short batches are dropped."""
         return inputs[0] if not self.drop_remainder or inputs[0] == 0 else None
 
     def rows_wanted(self, rows: int | None) -> int:
-        """Returns the largest batch."""
         return max(self.bucket_batch_sizes)
 
     def rows_again(self, rows: int) -> int | None:
@@ -149,27 +143,24 @@ class BucketBySequenceLength(Operator):
         return self.max_lag_rows + 1 if rows <= 1 else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the serial kernel that finds the rows of batches, and the stateless kernel that gathers the rows."""
         return (
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: BucketKernel(self),
+                "serial",
+                lambda context: BucketKernel(self),
                 position=Shape(
                     BucketPosition, lambda at: parts("emitted", at.emitted, len(self.bucket_batch_sizes))
                 ),
                 splits=True,
                 engine="numpy",
                 floor_bytes=held_bytes(self.inputs[0], self.max_lag_rows),
-                facts=lambda: (f"collect up to {self.max_lag_rows:,} rows by their length, no copy",),
+                facts=f"collect up to {self.max_lag_rows:,} rows by their length, no copy",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: SelectionKernel("bucket_batch_sizes"),
+                "stateless",
+                lambda context: SelectionKernel("bucket_batch_sizes"),
                 engine="arrow",
                 max_calls=self.num_parallel_calls,
-                facts=lambda: ("gather, one call a batch",),
+                facts="gather, one call a batch",
             ),
         )
 
@@ -291,7 +282,6 @@ class BucketKernel(SerialKernel):
             yield from self._emit(bucket, rows, short=not full)
 
     def finish(self) -> Iterator[Item]:
-        """Yields the remaining rows, bucket by bucket."""
         for bucket, held in enumerate(list(self._held)):
             if len(held):
                 yield from self._emit(bucket, len(held), short=True)

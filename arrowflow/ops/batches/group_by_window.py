@@ -58,7 +58,6 @@ class GroupByWindow(Operator):
 
     @classmethod
     def of(cls, below: Node, key: Any, window_size: int, *, max_groups: int, max_lag_rows: int) -> Self:
-        """Returns the node, with arguments as users write them."""
         return cls(
             inputs=(below,),
             key=parse_expression(key, operator=cls.name, allow_name=True),
@@ -68,7 +67,6 @@ class GroupByWindow(Operator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the digest of the key, and the limits."""
         return {
             "key": self.key.digest(),
             "window_size": self.window_size,
@@ -77,42 +75,35 @@ class GroupByWindow(Operator):
         }
 
     def describe(self) -> str:
-        """Returns the key as text."""
         return f"group_by_window({self.key!r}, window_size={self.window_size})"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, after a check that the key fits it."""
         key_program(self.name, self.key, inputs[0])
         return inputs[0]
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the columns of the key."""
         return (with_key(wanted, self.key, self.inputs[0].schema),)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the kernels: one computes keys, one groups rows by these keys, one gathers a batch."""
         compute = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: KeyKernel(partial(key_program, self.name, self.key)),
+            "stateless",
+            lambda context: KeyKernel(partial(key_program, self.name, self.key)),
             engine="numpy+arrow",
-            facts=lambda: ("compute and number the keys of a chunk",),
+            facts="compute and number the keys of a chunk",
         )
         group = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: GroupKernel(self),
+            "serial",
+            lambda context: GroupKernel(self),
             position=Shape(GroupPosition, _wrong),
             splits=True,
             floor_bytes=held_bytes(self.inputs[0], self.max_lag_rows),
-            facts=lambda: (f"hold up to {self.max_groups:,} groups, no copy",),
+            facts=f"hold up to {self.max_groups:,} groups, no copy",
         )
         gather = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: SelectionKernel("window_size"),
+            "stateless",
+            lambda context: SelectionKernel("window_size"),
             engine="arrow",
-            facts=lambda: ("gather, one call a batch",),
+            facts="gather, one call a batch",
         )
         return compute, group, gather
 
@@ -157,7 +148,6 @@ class KeyKernel(StatelessKernel):
         self._program = OfSchema(program)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns the chunk with its keys as the last column."""
         keys = self._program(chunk.schema).run(chunk).column(0).dictionary_encode("encode")
         columns = [*chunk.columns, keys]
         return pa.RecordBatch.from_arrays(columns, names=[*chunk.schema.names, "key"])
@@ -213,7 +203,6 @@ class GroupKernel(SerialKernel):
         return at.before
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the batches that the rows of a chunk fill, or push out."""
         chunk, start = item.chunk, self._held.rows
         if not chunk.num_rows:
             self._held.add(item)
@@ -226,7 +215,6 @@ class GroupKernel(SerialKernel):
             yield self._item(emission)
 
     def finish(self) -> Iterator[Item]:
-        """Yields the remaining groups."""
         for emission in self._groups.finish(self._held.rows):
             yield self._item(emission)
 

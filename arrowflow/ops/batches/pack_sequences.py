@@ -99,7 +99,6 @@ class PackSequences(Operator, InLanes):
         segment_ids: str | None,
         positions: str | None,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
         check_choice(cls.name, "strategy", strategy, get_args(Strategy))
         check_choice(cls.name, "overlong", overlong, get_args(Overlong))
         if strategy == "concat_then_split" and overlong != "cut":
@@ -151,7 +150,6 @@ class PackSequences(Operator, InLanes):
         }
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Fixes what becomes of bad documents."""
         finds_bad = len(self.columns) > 1 or self.overlong == "raise"
         policy = self.policy.within(context.options) if finds_bad else self.policy
         return dataclasses.replace(self, policy=policy).on(*inputs)
@@ -190,19 +188,17 @@ class PackSequences(Operator, InLanes):
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns, and those that are packed, whose lengths are compared."""
-        return (None if wanted is None else (wanted - {*self.added}) | {*self.columns},)
+        return (None if wanted is None else wanted | {*self.columns},)
 
     def rows_again(self, rows: int) -> int | None:
         """Returns the rows of the window at its position; where documents are cut, a row may reach over many of them."""
         return self.window_rows + 1 if rows <= 1 and self.strategy != "concat_then_split" else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of windows, the packer, and what counts bad documents."""
         cuts = self.strategy == "concat_then_split"
         collect = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: (
+            "serial",
+            lambda context: (
                 SplitKernel(self.window_rows, self.length, self.sizes_of)
                 if cuts
                 else CuttingKernel(self.window_rows)
@@ -211,17 +207,16 @@ class PackSequences(Operator, InLanes):
             splits=True,
             buffer_items=1,
             floor_bytes=row_bytes(self.inputs[0].schema) * self.window_rows,
-            facts=lambda: (f"collect windows of {self.window_rows:,} rows, no copy",),
+            facts=f"collect windows of {self.window_rows:,} rows, no copy",
         )
         pack = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: PackKernel(self),
+            "stateless",
+            lambda context: PackKernel(self),
             engine="numpy+arrow",
             floor_bytes=row_bytes(self.schema),
-            facts=lambda: (f"{self.strategy} into rows of {self.length:,}, one call a window",),
+            facts=f"{self.strategy} into rows of {self.length:,}, one call a window",
         )
-        return collect, pack, *results_specs(self.name, self.name, policy=self.policy, unit="document")
+        return collect, pack, *results_specs(self.name, policy=self.policy, unit="document")
 
     def _wrong(self, at: SplitPosition) -> str | None:
         # Documents that are gone or left are no more than were counted with windows.
@@ -303,7 +298,6 @@ class PackKernel(GatherKernel):
         return by_row(node.policy, join(chunks), made, faults, None) if faults else made
 
     def limit(self, chunk: Parts) -> tuple[str, str, str]:
-        """See `GatherKernel.limit`."""
         what = f"pack_sequences: the values of {chunk.num_rows:,} documents cannot be gathered"
         return what, "one window", "use a smaller window_rows"
 

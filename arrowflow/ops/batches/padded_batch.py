@@ -78,7 +78,6 @@ class PaddedBatch(Operator):
     operator: str = "padded_batch"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide lengths and values, the values as text."""
         return {
             "padded_shapes": [[name, list(sizes)] for name, sizes in self.padded_shapes] or None,
             "padding_values": [[name, repr(value)] for name, value in self.padding_values] or None,
@@ -145,9 +144,8 @@ class PaddedBatch(Operator):
         return True
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema with the types of padded columns, and columns of lengths at the end."""
         try:
-            types = {column.name: column.output_type for column in self.columns(inputs[0])}
+            types = {column.name: column.types[0] for column in self.columns(inputs[0])}
             fields = [field.with_type(types.get(field.name, field.type)) for field in inputs[0]]
             taken = {field.name for field in fields}
             for _, name in self.lengths:
@@ -163,14 +161,12 @@ class PaddedBatch(Operator):
         return pa.schema(fields)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns, and the columns whose lengths are wanted."""
         if wanted is None:
             return (None,)
         added = {name: column for column, name in self.lengths}
         return (frozenset(added.get(name, name) for name in wanted),)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Returns a copy without the arguments for unwanted columns."""
         (needed,) = self.columns_needed(wanted)
         assert needed is not None
         return dataclasses.replace(
@@ -182,17 +178,14 @@ class PaddedBatch(Operator):
             narrowed=True,
         ).on(*self.inputs)
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one stateless kernel."""
-        return (
-            KernelSpec(
-                operator=self.operator,
-                kind="stateless",
-                make=lambda context: PadKernel(self),
-                engine="numpy+arrow",
-                max_calls=self.num_parallel_calls,
-                facts=lambda: ("pad lists to one length",),
-            ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "stateless",
+            lambda context: PadKernel(self),
+            engine="numpy+arrow",
+            max_calls=self.num_parallel_calls,
+            facts="pad lists to one length",
+            operator=self.operator,
         )
 
 
@@ -204,7 +197,6 @@ class PadKernel(StatelessKernel):
         self._known = OfSchema(lambda schema: (node.output_schema([schema]), node.columns(schema)))
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns the padded batch."""
         schema, paddings = self._known(chunk.schema)
         columns = dict(zip(chunk.schema.names, chunk.columns, strict=True))
         lengths: dict[str, np.ndarray[Any, np.dtype[np.int64]]] = {}

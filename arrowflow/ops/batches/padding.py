@@ -64,7 +64,8 @@ class ColumnPadding:
 
     Attributes:
         name: Its name.
-        types: The type that each level of lists gets; the outermost first.
+        types: The type that each level of lists gets, the outermost first: of fixed size where a length is given, otherwise
+            the input's, with rows of one length.
         sizes: Per level the length that was given, or None for the longest of a batch.
         multiple_of: The longest length is rounded up to a multiple of this number.
         steps: Ascending lengths; the longest row is rounded up to the next of them instead. Empty for none.
@@ -81,11 +82,6 @@ class ColumnPadding:
     truncate: bool
     value: pa.Array
     item_bytes: int
-
-    @property
-    def output_type(self) -> pa.DataType:
-        """Fixed-size lists where a length is given; otherwise the input's list type, with rows of one length."""
-        return self.types[0]
 
     def pad(self, column: pa.Array) -> tuple[pa.Array, Lengths]:
         """Returns the column with rows of one length, and how many values each row has.

@@ -111,7 +111,6 @@ class SelectionKernel(GatherKernel):
         self._setting = setting
 
     def gather(self, chunk: RowSelection, origin: Origin) -> pa.RecordBatch:
-        """Returns the batch."""
         rows = chunk.rows
         cuts = [*np.searchsorted(rows, chunk.starts).tolist(), len(rows)]
         pieces = zip(chunk.chunks, chunk.starts, cuts[:-1], cuts[1:], strict=True)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from arrowflow.errors import BudgetError
 from arrowflow.expr import Program
 from arrowflow.kernels.gather import GatherKernel, OfSchema, gathered, joined_batch
-from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.items import Item, Noted, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.options import MAX_CHUNK_ROWS
 from arrowflow.plan.position import Position
@@ -54,11 +54,10 @@ class SeriesShape(NamedTuple):
 
 
 @dataclass(slots=True)
-class SeriesRows:
+class SeriesRows(Noted):
     """A chunk with the keys of its rows.
 
     Attributes:
-        chunk: The rows.
         keys: The different keys.
         codes: The key of each row, as its number in `keys`.
         order: The rows, key by key, ascending within one.
@@ -66,27 +65,11 @@ class SeriesRows:
         within: How many rows of its key come before each row.
     """
 
-    chunk: pa.RecordBatch
     keys: list[Hashable]
     codes: Numbers
     order: Numbers
     firsts: Numbers
     within: Numbers
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the chunk."""
-        return len(self.codes)
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer | None, ...]:
-        """The buffers that the ledger counts."""
-        own = map(pa.py_buffer, (self.codes, self.order, self.within))
-        return (*own, *_buffers(self.chunk))
-
-
-def _buffers(batch: pa.RecordBatch) -> list[pa.Buffer | None]:
-    return [buffer for column in batch.columns for buffer in column.buffers()]
 
 
 class SeriesKernel(StatelessKernel):
@@ -100,7 +83,6 @@ class SeriesKernel(StatelessKernel):
         self._program = OfSchema(program)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> SeriesRows:
-        """Returns the rows with their keys."""
         keys = self._program(chunk.schema).run(chunk).column(0).dictionary_encode("encode")
         codes = keys.indices.to_numpy()
         order = np.argsort(codes, kind="stable")
@@ -145,7 +127,8 @@ class SeriesWindows:
     @property
     def buffers(self) -> tuple[pa.Buffer | None, ...]:
         """The buffers that the ledger counts."""
-        return (pa.py_buffer(self.places), *(one for batch, _ in self.pieces for one in _buffers(batch)))
+        columns = (column for batch, _ in self.pieces for column in batch.columns)
+        return (pa.py_buffer(self.places), *(one for column in columns for one in column.buffers()))
 
 
 class HeldRows:
@@ -315,14 +298,12 @@ class SeriesGatherKernel(GatherKernel):
         self._size = size
 
     def gather(self, chunk: SeriesWindows, origin: Origin) -> pa.RecordBatch:
-        """Returns the windows."""
         parts = [batch if rows is None else gathered(batch, rows) for batch, rows in chunk.pieces]
         places = chunk.places.ravel()
         rows = gathered(joined_batch(parts, "size"), places, places >= 0)
         return as_lists(rows, self._size)
 
     def limit(self, chunk: Any) -> tuple[str, str, str]:
-        """See `GatherKernel.limit`."""
         what = f"window: {chunk.num_rows:,} windows of {self._size:,} rows cannot be gathered"
         return what, "65,536 rows", "use smaller windows"
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.kernels.cutting import Parts
+from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
-from arrowflow.ops.batches.overlap import Overlap
 from arrowflow.ops.batches.packing import Integers
 from arrowflow.plan.position import Gone, Position
 
@@ -72,7 +72,7 @@ class SplitKernel(SerialKernel):
         self._window_rows = window_rows
         self._length = length
         self._sizes_of = sizes_of
-        self._held = Overlap()
+        self._held = Held()
         self._used = 0  # tokens of the oldest document that are in earlier rows
         self._left = 0  # oldest documents that earlier windows were counted with
         self._number = 0
@@ -82,11 +82,10 @@ class SplitKernel(SerialKernel):
         if position is None:
             return None
         before, offset, self._used, self._left, self._number = SplitPosition._make(position)
-        self._held = Overlap(before, offset)
+        self._held = Held(before, offset)
         return before
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the windows that are full."""
         self._held.add(item)
         while self._held.rows >= self._left + self._window_rows:
             yield self._cut(self._left + self._window_rows, last=False)

@@ -38,9 +38,7 @@ class Unbatch(RowOperator):
         return cls(inputs=(below,))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing."""
         return {}
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns nothing: it does not run."""
         return ()

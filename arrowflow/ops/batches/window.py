@@ -14,12 +14,11 @@ import pyarrow as pa
 from arrowflow.expr import Expr, parse_expression
 from arrowflow.kernels.cutting import Parts
 from arrowflow.kernels.gather import GatherKernel, gathered
-from arrowflow.kernels.held import join
+from arrowflow.kernels.held import Held, join
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.group_by_window import key_program, with_key
-from arrowflow.ops.batches.overlap import Overlap
 from arrowflow.ops.batches.series import (
     MAX_KEYS,
     SeriesGatherKernel,
@@ -77,7 +76,6 @@ class Window(Operator):
         by: Any,
         max_keys: int,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
         rows = check_size(cls.name, "size", size, most=MAX_LIST_SIZE)
         return cls(
             inputs=(below,),
@@ -96,7 +94,6 @@ class Window(Operator):
         return Traits(borders=Borders.FREE, needs_rows=True, resume=resume)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide rows."""
         told = {
             "size": self.size,
             "shift": self.shift,
@@ -106,7 +103,6 @@ class Window(Operator):
         return told if self.by is None else {**told, "by": self.by.digest()}
 
     def describe(self) -> str:
-        """Returns the operator as one line, with the key as text."""
         text = Operator.describe(dataclasses.replace(self, by=None))
         return text if self.by is None else f"{text[:-1]}, by={self.by!r})"
 
@@ -121,7 +117,6 @@ class Window(Operator):
         return self.size == self.shift and self.stride == 1
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's columns as fixed-size lists, after a check that the key fits them."""
         if self.by is not None:
             key_program(self.name, self.by, inputs[0])
         if is_untyped(inputs[0]):
@@ -129,7 +124,6 @@ class Window(Operator):
         return pa.schema([(field.name, pa.list_(field.type, self.size)) for field in inputs[0]])
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and those of the key."""
         return (wanted if self.by is None else with_key(wanted, self.by, self.inputs[0].schema),)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
@@ -150,25 +144,22 @@ class Window(Operator):
         return inputs[0] or not self.tiles or self.by is not None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of rows and the maker of windows; of series before them the one that finds keys."""
         if self.by is not None:
             return self._lower_series(self.by)
         collect = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: CollectKernel(self),
+            "serial",
+            lambda context: CollectKernel(self),
             # Rows between windows that do not touch are gone, too.
             position=Shape(tuple[Position, int], lambda at: below("offset", at[1], MAX_GONE + self.shift)),
             floor_bytes=row_bytes(self.inputs[0].schema) * self.span,
-            facts=lambda: ("collect whole windows, no copy",),
+            facts="collect whole windows, no copy",
         )
         how = "wrap rows as lists, no copy within a chunk" if self.tiles else "gather, one call a chunk"
         make = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: WindowKernel(self),
+            "stateless",
+            lambda context: WindowKernel(self),
             engine="arrow" if self.tiles else "numpy+arrow",
-            facts=lambda: (how,),
+            facts=how,
         )
         return collect, make
 
@@ -176,27 +167,24 @@ class Window(Operator):
         shape = SeriesShape(self.size, self.shift, self.stride, self.drop_remainder)
         return (
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: SeriesKernel(partial(key_program, self.name, by)),
+                "stateless",
+                lambda context: SeriesKernel(partial(key_program, self.name, by)),
                 engine="numpy+arrow",
-                facts=lambda: ("find the series of each row",),
+                facts="find the series of each row",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: SeriesWindowKernel(shape, self.max_keys),
+                "serial",
+                lambda context: SeriesWindowKernel(shape, self.max_keys),
                 position=Shape(tuple[int]),
                 pins_order=True,
                 engine="numpy+arrow",
-                facts=lambda: (f"hold up to {self.span - 1:,} rows of each of {self.max_keys:,} series",),
+                facts=f"hold up to {self.span - 1:,} rows of each of {self.max_keys:,} series",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: SeriesGatherKernel(self.size),
+                "stateless",
+                lambda context: SeriesGatherKernel(self.size),
                 engine="numpy+arrow",
-                facts=lambda: ("gather windows",),
+                facts="gather windows",
             ),
         )
 
@@ -217,21 +205,19 @@ class CollectKernel(SerialKernel):
 
     def __init__(self, node: Window) -> None:
         self._node = node
-        self._held = Overlap()
+        self._held = Held()
         self._split = 0
         # Overlapping windows multiply rows: a chunk's rows are not all gathered at once.
         self._most = max(1, MAX_CHUNK_ROWS // node.size)
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the rows to drop."""
         if position is None:
             return None
         at = Mark._make(position)
-        self._held = Overlap(*at)
+        self._held = Held(*at)
         return at.before
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the windows that end in the item's rows."""
         node, held = self._node, self._held
         held.add(item)
         if item.chunk.num_rows:
@@ -244,7 +230,6 @@ class CollectKernel(SerialKernel):
             yield self._made(rows, windows, last=ends and node.full(held.rows) == windows)
 
     def finish(self) -> Iterator[Item]:
-        """Yields the windows that the end cuts short, unless they are dropped."""
         node, held = self._node, self._held
         while held.rows and not node.drop_remainder:
             windows = min(-(-held.rows // node.shift), self._most)
@@ -271,7 +256,6 @@ class WindowKernel(GatherKernel):
         self._node = node
 
     def gather(self, chunk: WindowRows, origin: Origin) -> pa.RecordBatch:
-        """Returns the windows."""
         node = self._node
         rows = join(chunk.chunks)
         if not (node.tiles and chunk.num_rows == chunk.windows * node.size):
@@ -281,6 +265,5 @@ class WindowKernel(GatherKernel):
         return as_lists(rows, node.size)
 
     def limit(self, chunk: WindowRows) -> tuple[str, str, str]:
-        """See `GatherKernel.limit`."""
         what = f"window: {chunk.windows:,} windows of {self._node.size:,} rows cannot be gathered"
         return what, "65,536 rows", "use smaller windows"

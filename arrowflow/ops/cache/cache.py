@@ -96,7 +96,6 @@ class Cache(KeepsRows):
     store: MemoryStore = field(default_factory=MemoryStore, compare=False, repr=False)
 
     def describe(self) -> str:
-        """Returns the operator as one line."""
         return "cache(memory)" if self.spill is None else f"cache(memory, spill={self.spill!r})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -117,24 +116,19 @@ class Cache(KeepsRows):
         return self
 
     def copies(self) -> tuple[str, ...]:
-        """Returns how chunks are stored that do not fit."""
         return (
             () if self.spill is None else ("cache: what does not fit in memory is copied once, into a file",)
         )
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one boundary kernel."""
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         shelf = self.store.shelf(_key(self.inputs[0], options), _sources(self.inputs[0]))
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                sees_borders=True,  # it keeps them, for other plans too
-                make=lambda context: CacheKernel(self, shelf, options.ram_budget, context),
-                position=Shape(Position),
-                pins_order=True,
-                facts=lambda: (*facts_before(self.inputs[0]), shelf.prefix.describe()),
-            ),
+        return KernelSpec(
+            "boundary",
+            lambda context: CacheKernel(self, shelf, options.ram_budget, context),
+            sees_borders=True,  # it keeps them, for other plans too
+            position=Shape(Position),
+            pins_order=True,
+            facts=lambda: (*facts_before(self.inputs[0]), shelf.prefix.describe()),
         )
 
 
@@ -278,7 +272,6 @@ class CacheKernel(BoundaryKernel):
         return self._stream
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Passes the item on, and adds it to the prefix."""
         if self._number is not None:
             item = self._add(self._number, item)
             self._number += 1
@@ -317,7 +310,6 @@ class CacheKernel(BoundaryKernel):
         return CachedItem(chunk, item.position, item.origin, buffers, total_bytes, share=share)
 
     def ended(self, stream: StreamHandle) -> None:
-        """Marks that no more items come."""
         self._stream = None
         self.done = True
         if self._number is not None:

@@ -14,7 +14,7 @@ from arrowflow.caching.store.claim import Claim
 from arrowflow.caching.store.entry import Entry
 from arrowflow.caching.store.shared_entry import FarChunk, Free, SharedEntry
 from arrowflow.errors import CacheFullError
-from arrowflow.formats.ipc.dictionaries import same_file
+from arrowflow.formats.ipc.aligned import same_file
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Ticket
 from arrowflow.kernels.kinds import ReaderKernel

@@ -84,7 +84,6 @@ class DiskCache(KeepsRows):
     shown: Columns = None
 
     def describe(self) -> str:
-        """Returns the operator as one line."""
         compression = "" if self.compression is None else f", compression={self.compression!r}"
         return f"cache({self.path!r}{compression})"
 
@@ -147,7 +146,6 @@ class DiskCache(KeepsRows):
         return found.position_behind(rows)
 
     def copies(self) -> tuple[str, ...]:
-        """Returns how compressed chunks are handed out."""
         if self.compression is None:
             return ()
         return (f"cache: {self.compression}: every epoch decodes all columns into new memory",)
@@ -190,16 +188,12 @@ class DiskCache(KeepsRows):
         return found
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the boundary and the reader."""
         found = self._entry()
         is_complete = found.refresh().num_rows is not None
         return (
             KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                sees_borders=True,  # it keeps them, for other plans too
-                position=Shape(Position),
-                make=lambda context: DiskCacheKernel(
+                "boundary",
+                lambda context: DiskCacheKernel(
                     self._in_run(found, context),
                     self.inputs[0].schema,
                     context,
@@ -209,13 +203,14 @@ class DiskCache(KeepsRows):
                     budget_bytes=options.ram_budget,
                     columns=self.shown,
                 ),
+                sees_borders=True,  # it keeps them, for other plans too
+                position=Shape(Position),
                 pins_order=True,
                 facts=lambda: self._facts(found),
             ),
             KernelSpec(
-                operator=self.name,
-                kind="reader",
-                make=lambda context: ChunkKernel(
+                "reader",
+                lambda context: ChunkKernel(
                     progress=progress_of(context, found),
                     inflation=self._inflation,
                     bypasses=self.on_full == "bypass",

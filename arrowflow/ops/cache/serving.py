@@ -269,7 +269,6 @@ class DiskCacheKernel(BoundaryKernel):
         return None if self._group is None else self._cut()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item] | None:
-        """Yields the last group."""
         self._stream = None
         self.done = True
         if self._leaving or self._progress.full or not self._adds:

@@ -42,7 +42,6 @@ class SharedCache(DiskCache):
     objects: Objects | None = field(default=None, compare=False, repr=False)
 
     def describe(self) -> str:
-        """Returns the operator as one line."""
         compression = "" if self.compression is None else f", compression={self.compression!r}"
         return f"cache({shown_paths(self.path)}{compression})"
 
@@ -60,7 +59,6 @@ class SharedCache(DiskCache):
         )
 
     def copies(self) -> tuple[str, ...]:
-        """Returns how chunks are read."""
         return ("cache: every epoch fetches all columns into new memory",)
 
     @property

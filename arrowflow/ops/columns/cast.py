@@ -36,7 +36,6 @@ class Cast(ColumnOperator):
 
     @classmethod
     def of(cls, below: Node, types: Any) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not isinstance(types, Mapping):
             raise PlanError(f"cast: expected a mapping from columns to types, got {shown(types)}")
         pairs = tuple(

@@ -67,11 +67,7 @@ class ColumnOperator(Operator):
 
     def program(self, schema: pa.Schema) -> Program:
         """Returns the compiled steps."""
-        try:
-            return compile_steps(self.steps(schema), schema)
-        except PlanError as error:
-            error.locate(operator=self.name)
-            raise
+        return compile_steps(self.steps(schema), schema)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         return self.program(inputs[0]).schema
@@ -101,7 +97,6 @@ class ColumnOperator(Operator):
         return (self.name,)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Returns the steps that the wanted columns need, and nothing else."""
         schema = self.inputs[0].schema
         if schema is None or self.schema is None:
             return self
@@ -135,20 +130,18 @@ class ColumnOperator(Operator):
                 unchanged &= {name for name, output in step.outputs if output == Keep(name)}
         return tuple(found)
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         """Returns one stateless kernel around the compiled program, under the names of merged operators."""
         schema = self.inputs[0].schema
         program = None if schema is None else self.program(schema)
         recycler = Recycler(options.ram_budget)  # for all epochs
-        return (
-            KernelSpec(
-                operator="+".join(dict.fromkeys(self.operators_merged())),
-                kind="stateless",
-                make=lambda context: ProgramKernel(self, program, recycler),
-                engine="numpy" if program is None else _engines(program),
-                repeats=True,
-                facts=lambda: ("compiled on the first chunk",) if program is None else _facts(program),
-            ),
+        return KernelSpec(
+            "stateless",
+            lambda context: ProgramKernel(self, program, recycler),
+            engine="numpy" if program is None else _engines(program),
+            repeats=True,
+            facts=lambda: ("compiled on the first chunk",) if program is None else _facts(program),
+            operator="+".join(dict.fromkeys(self.operators_merged())),
         )
 
 

@@ -21,7 +21,8 @@ from arrowflow.bad_rows import BY_OPTIONS, BadRowPolicy
 from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import chosen
-from arrowflow.kernels.items import Origin, Outcome
+from arrowflow.kernels.items import Origin, Outcome, Recalled
+from arrowflow.kernels.kept_images import KeptImages
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.pieces import PieceOperator
@@ -32,6 +33,7 @@ from arrowflow.ops.functions.bad_results import by_row, results_specs
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import array_of
 from arrowflow.options import OnError, ResolvedOptions, check_choice, check_flag, check_seed, parallel_calls
+from arrowflow.plan.file_source import Keeps
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.random import IMAGE_DRAWS, generator
@@ -43,7 +45,7 @@ _PATH: Final = "path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeImage(PieceOperator):
+class DecodeImage(PieceOperator, Keeps):
     """Its input, with the pixels of the images in one column in place of their bytes: (height, width, channels) of uint8.
 
     Row order: as its input. Memory: input and output of each call. Deterministic; random parts depend on (seed, operator,
@@ -56,6 +58,7 @@ class DecodeImage(PieceOperator):
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         policy: The treatment of images that cannot be decoded.
         place: Bound: the operator's place in the plan as written.
+        keeps: Pixels that come again from memory; None where none are kept.
     """
 
     name: ClassVar[str] = "decode_image"
@@ -66,6 +69,7 @@ class DecodeImage(PieceOperator):
     num_parallel_calls: int | None = None
     policy: BadRowPolicy = BY_OPTIONS
     place: int = dataclasses.field(default=0, compare=False)
+    keeps: KeptImages | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -85,7 +89,6 @@ class DecodeImage(PieceOperator):
         on_error: OnError | None,
         quarantine: str | os.PathLike[str] | None,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not isinstance(column, str):
             raise PlanError(f"decode_image: expected the name of a column, got {shown(column)}")
         for name, value, known in ("mode", mode, MODES), ("resize", resize, RESIZES), ("crop", crop, _CROPS):
@@ -164,22 +167,29 @@ class DecodeImage(PieceOperator):
         told = {_PATH} if schema is not None and _has_path(schema) else set()
         return (None if wanted is None else wanted | {self.column} | told,)
 
+    def keeping(self, asked_bytes: int | None, *, copies: bool, only_dear: bool) -> Node:
+        """Keeps pixels, unless something is drawn."""
+        return self if self.decoder.is_random else dataclasses.replace(self, keeps=KeptImages(asked_bytes))
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         height, width, channels = self.decoder.shape
         call = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: DecodeImageKernel(self, context),
+            "stateless",
+            lambda context: DecodeImageKernel(self, context),
             phase="decode",
             engine="opencv",
             random=self.decoder.is_random,
             max_calls=self.num_parallel_calls,
-            facts=lambda: (f"{self.column} as ({height}, {width}, {channels}) of uint8, one call a piece",),
+            facts=lambda: (
+                f"{self.column} as ({height}, {width}, {channels}) of uint8, one call a piece",
+                *(() if self.keeps is None else self.keeps.facts()),
+            ),
+            keeps=self.keeps,
         )
         return (
             *recut_specs(self),
             call,
-            *results_specs(self.name, f"{self.title}-{self.place}", policy=self.policy, by_row=True),
+            *results_specs(f"{self.title}-{self.place}", policy=self.policy, by_row=True),
         )
 
 
@@ -189,19 +199,27 @@ class DecodeImageKernel(StatelessKernel):
     def __init__(self, node: DecodeImage, context: Context) -> None:
         self._node = node
         self._epoch = context.epoch
+        self._kept = node.keeps if node.keeps is not None and context.keeps else None
 
-    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
-        node, decoder = self._node, self._node.decoder
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome | Recalled:
+        node, decoder, kept = self._node, self._node.decoder, self._kept
         place = chunk.schema.get_field_index(node.column)
         images = chunk.column(place)
         pixels = pa.allocate_buffer(chunk.num_rows * int(np.prod(decoder.shape)))
         views = np.frombuffer(pixels, np.uint8).reshape(chunk.num_rows, *decoder.shape)
         draws = self._draws(chunk.num_rows, origin)
         bad: dict[int, str] = {}
+        new: dict[bytes, npt.NDArray[np.uint8]] = {}
+        recalled = 0
         stop, failure = chunk.num_rows, None
         for row, data in enumerate(_views(images)):
             if data is None:
                 views[row] = 0
+                continue
+            key = None if kept is None else kept.key(data, views[row].nbytes)
+            if kept is not None and key is not None and (known := kept.chunks.get(key)) is not None:
+                views[row] = known
+                recalled += 1
                 continue
             try:
                 decoder.decode(data, views[row], None if draws is None else draws[row])
@@ -213,6 +231,9 @@ class DecodeImageKernel(StatelessKernel):
                     stop, failure = row, error
                     break
                 bad[row] = str(error)
+            else:
+                if key is not None:
+                    new[key] = views[row]
         height, *line = decoder.shape
         lines = array_of(pixel_type(line), chunk.num_rows * height, pixels)
         mask = images.is_null() if images.null_count else None
@@ -222,7 +243,8 @@ class DecodeImageKernel(StatelessKernel):
             made = chosen(made, np.setdiff1d(np.arange(stop), list(bad)))
         elif failure is not None:
             made = made.slice(0, stop)
-        return by_row(node.policy, chunk, made if stop else None, bad, failure)
+        made = by_row(node.policy, chunk, made if stop else None, bad, failure)
+        return made if kept is None else Recalled(made, kept.group(new), recalled)
 
     def _draws(self, rows: int, origin: Origin) -> Draws | None:
         node = self._node

@@ -27,7 +27,6 @@ class Drop(ColumnOperator):
 
     @classmethod
     def of(cls, below: Node, columns: Sequence[Any]) -> Self:
-        """Returns the node, with arguments as users write them."""
         return cls(inputs=(below,), columns=chosen_columns(cls.name, columns))
 
     def arguments(self) -> Mapping[str, Any]:

@@ -40,7 +40,6 @@ class FillNull(ColumnOperator):
 
     @classmethod
     def of(cls, below: Node, value: Any) -> Self:
-        """Returns the node, with arguments as users write them."""
         if value is None:
             raise PlanError("fill_null: expected a value, got None")
         if isinstance(value, Mapping):

@@ -97,7 +97,6 @@ class Filter(ColumnOperator):
         return tuple(Where(single) for predicate in self.predicates for single in expand(predicate, schema))
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, after a check that the predicates fit it."""
         self.program(inputs[0])
         return inputs[0]
 
@@ -125,18 +124,17 @@ class FilterBy(PredicateOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         call = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: FilterByKernel(self, context),
+            "stateless",
+            lambda context: FilterByKernel(self, context),
             engine="python",
             cost="unknown",
             max_calls=self.num_parallel_calls,
-            facts=lambda: (f"{function_name(self.fn)}({self.format}), one call a piece",),
+            facts=f"{function_name(self.fn)}({self.format}), one call a piece",
         )
         return (
             *recut_specs(self),
             call,
-            *results_specs(self.name, f"{self.title}-{self.place}", policy=self.policy),
+            *results_specs(f"{self.title}-{self.place}", policy=self.policy),
         )
 
 
@@ -155,7 +153,7 @@ class PredicateFunction:
     """A user function that returns the mask of a chunk's rows."""
 
     def __init__(self, node: PredicateOperator, context: Context) -> None:
-        self._function = BatchFunction(node.fn, context, node.place, format=node.format, columns=node.columns)
+        self._function = BatchFunction.of(node, context)
 
     def __call__(self, chunk: pa.RecordBatch, then: Callable[[pa.BooleanArray], T]) -> T:
         """Returns what `then` makes of the mask."""

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, SchemaError, repeated, shown
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import GatherKernel, OfSchema, chosen, gathered
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Noted, Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.lookup.key_index import MAX_ROWS, MISSING, Groups, KeyIndex, Places, index_bytes
@@ -193,7 +193,7 @@ class Join(Operator):
         return pa.schema([*schema, *(values.field(name) for name in self.columns)])
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        return (None if wanted is None else wanted.difference(self.columns).union(self.key),)
+        return (None if wanted is None else wanted.union(self.key),)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         columns = tuple(name for name in self.columns if name in wanted)
@@ -203,23 +203,21 @@ class Join(Operator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         held = sum(self.table.buffers(groups=not self.unique).values())
         look_up = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: (JoinKernel if self.unique else MatchKernel)(self, context),
+            "stateless",
+            lambda context: (JoinKernel if self.unique else MatchKernel)(self, context),
             engine="numpy+arrow",
             floor_bytes=held,
             repeats=self.unique,
-            facts=lambda: (f"look up {', '.join(map(repr, self.key))}; table and index hold {held:,} bytes",),
+            facts=f"look up {', '.join(map(repr, self.key))}; table and index hold {held:,} bytes",
         )
         if self.unique:
             return (look_up,)
-        cut = repeat_cut_spec(self.name, "matches", lambda matches: matches.counts, options)
+        cut = repeat_cut_spec("matches", lambda matches: matches.counts, options)
         gather = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: MatchedKernel(self, context),
+            "stateless",
+            lambda context: MatchedKernel(self, context),
             engine="numpy+arrow",
-            facts=lambda: ("gather a row for each match",),
+            facts="gather a row for each match",
         )
         return look_up, cut, gather
 
@@ -270,29 +268,17 @@ class JoinKernel(_JoinKernel, GatherKernel):
         return self.attached(chunk, rows)
 
 
-class Matches(NamedTuple):
+@dataclass(slots=True)
+class Matches(Noted):
     """Rows with their matches.
 
     Attributes:
-        chunk: The rows.
         starts: Where the matches of each row begin in `Groups.rows`, or `MISSING`.
         counts: How many rows each of them makes.
     """
 
-    chunk: pa.RecordBatch
     starts: Places
     counts: Places
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the chunk."""
-        return len(self.counts)
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer | None, ...]:
-        """The buffers that the ledger counts."""
-        columns = (buffer for column in self.chunk.columns for buffer in column.buffers())
-        return (*map(pa.py_buffer, (self.starts, self.counts)), *columns)
 
     def slice(self, offset: int, length: int | None = None) -> Matches:
         """Returns some of the rows."""

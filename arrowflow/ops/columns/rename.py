@@ -27,7 +27,6 @@ class Rename(ColumnOperator):
 
     @classmethod
     def of(cls, below: Node, mapping: Any) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not isinstance(mapping, Mapping) or not all(
             isinstance(name, str) for pair in mapping.items() for name in pair
         ):

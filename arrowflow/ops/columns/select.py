@@ -27,7 +27,6 @@ class ExpressionOperator(ColumnOperator):
 
     @classmethod
     def of(cls, below: Node, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> Self:
-        """Returns the node, with arguments as users write them."""
         return cls(inputs=(below,), exprs=given_expressions(cls.name, exprs, named))
 
     def arguments(self) -> Mapping[str, Any]:
@@ -68,7 +67,6 @@ class Select(ExpressionOperator):
         return dataclasses.replace(cls.of(below, tuple(columns), {}), operator=operator)
 
     def carrying(self, columns: Sequence[str]) -> Self:
-        """Selects these columns, too."""
         own = ExpressionOperator.carrying(self, columns)
         return dataclasses.replace(own, exprs=(*own.exprs, *given_expressions(self.name, tuple(columns), {})))
 

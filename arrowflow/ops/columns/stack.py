@@ -38,7 +38,6 @@ class Stack(ColumnOperator):
 
     @classmethod
     def of(cls, below: Node, groups: Mapping[str, Any], dtype: Any) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not groups:
             raise PlanError("stack: name at least one group, as in stack(dense=['a', 'b'])")
         pairs = tuple((name, chosen_columns(cls.name, (columns,))) for name, columns in groups.items())

@@ -54,7 +54,6 @@ class ChooseFromDatasets(MixOperator):
         return len(self.inputs) - 1
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of inputs, and whether it stops early."""
         return {"datasets": self.num_sources, "stop_on_empty_dataset": self.stop_on_empty_dataset}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -65,7 +64,6 @@ class ChooseFromDatasets(MixOperator):
         return MixOperator.bind(self, (*sources, numbers), context)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the first input's columns, after a check that the last input holds numbers."""
         check_numbers(inputs[-1])
         return MixOperator.output_schema(self, inputs)
 
@@ -78,7 +76,6 @@ class ChooseFromDatasets(MixOperator):
         return numbers if lasting else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of blocks and the gatherer."""
         return self.mix_specs(lambda context: ChooseKernel(self, context), Mark, lambda mark: None)
 
 
@@ -130,7 +127,6 @@ class ChooseKernel(MixKernel):
         return self._numbers_stream if self._draws is None else stream
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Takes numbers, or rows; yields the parts that are complete now."""
         if stream is not self._numbers_stream:
             return super().push_from(stream, item)
         if item.chunk.num_rows:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from math import fsum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.expr import Expr
+from arrowflow.kernels.items import Noted
 from arrowflow.lazy import compute as pc
 from arrowflow.ops.columns.fill_null import holds
 from arrowflow.types import convert, normalise, scalar
@@ -107,22 +109,11 @@ def _shares(what: str, values: Any) -> tuple[Labels | None, Shares]:
     return labels, shares
 
 
-class Classed(NamedTuple):
+@dataclass(slots=True)
+class Classed(Noted):
     """A chunk with the class of each row."""
 
-    chunk: pa.RecordBatch
     classes: Integers
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the chunk."""
-        return int(self.chunk.num_rows)
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer, ...]:
-        """The buffers that the ledger counts."""
-        own = pa.py_buffer(self.classes)
-        return (own, *(buffer for column in self.chunk.columns for buffer in column.buffers()))
 
 
 def values_of(label: Expr, classes: Sequence[Any], type: pa.DataType) -> pa.Array:

@@ -6,6 +6,7 @@ input are under way while the last rows of the input before it are delivered.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -47,35 +48,27 @@ class Concatenate(SameColumnsOperator):
 
     @classmethod
     def of(cls, below: Node, others: tuple[Node, ...]) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not others:
             raise PlanError("concatenate: expected at least one other dataset")
         return cls(inputs=(below, *others))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of inputs."""
         return {"datasets": len(self.inputs)}
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows of all inputs together, where every input's are known."""
         return _total(inputs)
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
-        """Returns the batches of all inputs together, where every input's are known."""
         return _total(batches)
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one boundary kernel."""
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                make=lambda context: ConcatenateKernel(len(self.inputs), self.schema, context),
-                position=Shape(
-                    ConcatenatePosition,
-                    lambda at: below("number", at.number, len(self.inputs)),
-                    inputs=lambda at: [(at.number, at.input)],
-                ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "boundary",
+            lambda context: ConcatenateKernel(len(self.inputs), self.schema, context),
+            position=Shape(
+                ConcatenatePosition,
+                lambda at: below("number", at.number, len(self.inputs)),
+                inputs=lambda at: [(at.number, at.input)],
             ),
         )
 
@@ -92,20 +85,52 @@ class ConcatenatePosition(NamedTuple):
     input: Position
 
 
-class ConcatenateKernel(BoundaryKernel):
-    """Opens one stream per input, the next as soon as the current stream has started all its work."""
+class InTurnKernel(BoundaryKernel):
+    """Opens one stream after the other, the next as soon as the current stream has started all its work, or all that waits."""
 
     reads_runs = True
 
-    def __init__(self, num_inputs: int, schema: pa.Schema | None, context: Context) -> None:
-        self._num_inputs = num_inputs
-        self._agreement = Agreement(schema)
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._epoch = 0
         self._index = 0
         self._resumed_at: Position = None
         self._current: StreamHandle | None = None
         self._next: StreamHandle | None = None
+
+    @abstractmethod
+    def exhausted_at(self, index: int) -> bool:
+        """Whether there is no stream number `index`."""
+
+    @abstractmethod
+    def _open(self, index: int, position: Position) -> StreamHandle:
+        """Opens stream number `index`."""
+
+    def next_input(self) -> StreamHandle | None:
+        """Returns the current stream; None after the last one."""
+        if self._current is None and not self.exhausted_at(self._index):
+            if self._next is None:
+                self._next = self._open(self._index, self._resumed_at)
+            self._current, self._next, self._resumed_at = self._next, None, None
+        return self._current
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the current stream, or the stream opened ahead, is the last one."""
+        return self.exhausted_at(self._index + 1 + (self._next is not None))
+
+    def ahead(self) -> None:
+        if self._next is None and not self.exhausted_at(self._index + 1):
+            self._next = self._open(self._index + 1, None)
+
+
+class ConcatenateKernel(InTurnKernel):
+    """Opens one stream per input."""
+
+    def __init__(self, num_inputs: int, schema: pa.Schema | None, context: Context) -> None:
+        super().__init__(context)
+        self._num_inputs = num_inputs
+        self._agreement = Agreement(schema)
+        self._epoch = 0
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores the input and the position in this input; `next_input` opens the streams."""
@@ -114,35 +139,18 @@ class ConcatenateKernel(BoundaryKernel):
             self._index, self._resumed_at = ConcatenatePosition._make(position)
         return None
 
-    def next_input(self) -> StreamHandle | None:
-        """Returns the current input's stream; None after the last one."""
-        if self._current is None:
-            if self._index >= self._num_inputs:
-                return None
-            if self._next is None:
-                self._next = self._context.open(self._index, self._epoch, self._resumed_at)
-            self._current, self._next, self._resumed_at = self._next, None, None
-        return self._current
+    def exhausted_at(self, index: int) -> bool:
+        return index >= self._num_inputs
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether the current input, or the input opened ahead, is the last one."""
-        opened = 2 if self._next is not None else 1
-        return self._index + opened >= self._num_inputs
-
-    def ahead(self) -> None:
-        """Opens the next input while the current input's last calls still run."""
-        if self._next is None and self._index + 1 < self._num_inputs:
-            self._next = self._context.open(self._index + 1, self._epoch, None)
+    def _open(self, index: int, position: Position) -> StreamHandle:
+        return self._context.open(index, self._epoch, position)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Passes the item on."""
         item = self._agreement.conforming(item, self._index)
         # Splits of different inputs are different splits: a kernel that counts their rows must not mix them up.
         origin = item.origin._replace(split=item.origin.split * self._num_inputs + self._index)
         yield item._replace(position=ConcatenatePosition(self._index, item.position), origin=origin)
 
     def ended(self, stream: StreamHandle) -> None:
-        """Moves to the next input."""
         self._current = None
         self._index += 1

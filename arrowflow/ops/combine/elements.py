@@ -8,15 +8,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError, said, shown
-from arrowflow.kernels.context import Context, StreamHandle, SubPlan
+from arrowflow.kernels.context import StreamHandle, SubPlan
 from arrowflow.kernels.cutting import CutPosition, CuttingKernel
 from arrowflow.kernels.held import Held
-from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import StatelessKernel
-from arrowflow.ops.functions.function import function_name
-from arrowflow.plan.lane import Lane
-from arrowflow.plan.node import Node
+from arrowflow.kernels.items import Item
 from arrowflow.plan.position import Gone, Position
 
 ElementFunction = Callable[[dict[str, Any]], Any]
@@ -149,7 +144,6 @@ class RowKernel(CuttingKernel):
         return super().open(start, epoch)
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the wanted rows."""
         held = self._held
         held.add(item)
         while held.rows:
@@ -159,55 +153,3 @@ class RowKernel(CuttingKernel):
             if number >= self._all_from or number in self._wanted:
                 after = CutPosition(*held.mark(), self._number)
                 yield Item(Row(row, number, before), after, ticket, item.origin)
-
-
-@dataclass(kw_only=True, eq=False)
-class OpenKernel(StatelessKernel):
-    """Calls the function, and plans the dataset that it returns.
-
-    Attributes:
-        context: Plans the datasets.
-        operator: Name of the operator, for errors.
-        fn: Returns a dataset for a row.
-        plan_of: Returns the plan of the dataset that `fn` returned, or None for anything else.
-        change: Returns the plan that is run in its place.
-        place: The operator's place in the plan as written.
-        lane: The lane that it runs in; None where there are no lanes.
-    """
-
-    context: Context
-    operator: str
-    fn: ElementFunction
-    plan_of: Callable[[object], Node | None]
-    change: Callable[[Node], Node]
-    place: int
-    lane: Lane | None
-
-    def apply(self, chunk: Row, origin: Origin) -> Element:
-        """Returns the element of a row."""
-        row = chunk.chunk.to_pylist()[0]
-        try:
-            result = self.fn(row)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise FunctionError(
-                f"{function_name(self.fn)} raised {said(error)} (it was given the row {shown(row)})"
-            ) from error
-        plan = self.change(self._checked(result, row))
-        # This place differs from every other place, whatever was opened before: random values follow from the numbers.
-        lane = self.lane
-        number = chunk.number if lane is None else chunk.number * lane.count + lane.number
-        first_place = ((self.place + 1) << ELEMENT_BITS | number) << PLACE_BITS
-        return Element(number=chunk.number, before=chunk.before, plan=self.context.plan(plan, first_place))
-
-    def _checked(self, result: object, row: dict[str, Any]) -> Node:
-        plan = self.plan_of(result)
-        what = f"{function_name(self.fn)} returned a {type(result).__name__} for the row {shown(row)}"
-        if plan is None:
-            raise FunctionError(f"{what}, expected an arrowflow.Dataset")
-        if plan.batched:
-            raise FunctionError(
-                f"{what} that comes in batches, which would not stay whole; put `batch` after `{self.operator}`"
-            )
-        return plan

@@ -24,5 +24,4 @@ class FlatMap(Interleave):
     cycle_length: int = 1
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the function's name."""
         return {"fn": function_name(self.fn)}

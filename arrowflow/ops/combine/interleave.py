@@ -20,21 +20,23 @@ from typing import Any, ClassVar, Final, Self, cast
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, shown
+from arrowflow.errors import FunctionError, PlanError, said, shown
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.cutting import CutPosition
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin, Ticket
-from arrowflow.kernels.kinds import BoundaryKernel
+from arrowflow.kernels.kinds import BoundaryKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator, RowOperator
 from arrowflow.kernels.pieces import PieceOperator, Pieces
 from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.combine.elements import (
+    ELEMENT_BITS,
+    PLACE_BITS,
     Element,
     ElementFunction,
     InterleavePosition,
     OpenElement,
-    OpenKernel,
+    Row,
     RowKernel,
     RowsWanted,
 )
@@ -102,7 +104,6 @@ class Interleave(PieceOperator, InLanes):
         num_parallel_calls: int,
         deterministic: bool | None = None,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not callable(fn):
             raise PlanError(f"{cls.name}: expected a function that returns a dataset, got {shown(fn)}")
         if deterministic is not None:
@@ -125,7 +126,6 @@ class Interleave(PieceOperator, InLanes):
         return _IN_ANY_ORDER if self.deterministic is False else _IN_ORDER
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide the order, and the name of the function."""
         return {
             "fn": function_name(self.fn),
             "cycle_length": self.cycle_length,
@@ -140,11 +140,9 @@ class Interleave(PieceOperator, InLanes):
         return InLanes.obstacle(self, lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
-        """Opens the lane's elements."""
         return InLanes.in_lane(dataclasses.replace(self, lane=lane), lane)
 
     def functions(self) -> Mapping[str, str]:
-        """Returns a digest of the function's code."""
         return {self.name: code_digest(self.fn)}
 
     def identity(self) -> dict[str, Any]:
@@ -165,15 +163,12 @@ class Interleave(PieceOperator, InLanes):
         return SharedByEpochs.NOTHING
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, which gives the places of its elements."""
         return dataclasses.replace(self, place=context.place).on(*inputs)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns None: only a run tells the schema."""
         return None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter, the opener and the boundary."""
         ordered = options.deterministic if self.deterministic is None else self.deterministic
 
         def change(plan: Node) -> Node:
@@ -183,37 +178,21 @@ class Interleave(PieceOperator, InLanes):
         at_once = self.num_parallel_calls or (None if options.autotune else 1)
         block = f"{self.block_length:,} rows" if self.block_length else "one chunk"
         return (
+            KernelSpec("serial", lambda context: RowKernel(), position=Shape(RowsWanted), facts="cut rows"),
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: RowKernel(),
-                position=Shape(RowsWanted),
-                facts=lambda: ("cut rows",),
-            ),
-            KernelSpec(
-                operator=self.name,
-                kind="stateless",
+                "stateless",
+                lambda context: OpenKernel(self, context, change),
                 phase="open",
-                make=lambda context: OpenKernel(
-                    context=context,
-                    operator=self.name,
-                    fn=self.fn,
-                    plan_of=self.plan_of,
-                    change=change,
-                    place=self.place,
-                    lane=self.lane,
-                ),
                 cost="unknown",
                 max_calls=self.num_parallel_calls,
-                facts=lambda: (f"{function_name(self.fn)}(row), and plan what it returns",),
+                facts=f"{function_name(self.fn)}(row), and plan what it returns",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                make=lambda context: InterleaveKernel(self, context, at_once=at_once, ordered=ordered),
+                "boundary",
+                lambda context: InterleaveKernel(self, context, at_once=at_once, ordered=ordered),
                 position=Shape(InterleavePosition, self._wrong, lambda at: [(0, _input_of(at))]),
                 pins_order=self.deterministic is True,
-                facts=lambda: (f"rotate over {self.cycle_length} inputs, {block} of each in turn",),
+                facts=f"rotate over {self.cycle_length} inputs, {block} of each in turn",
             ),
         )
 
@@ -257,7 +236,6 @@ class Turns(RowOperator, PieceOperator):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, local=True)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing."""
         return {}
 
     def asked_for(self, again: int | None, rows: int | None, options: ResolvedOptions) -> Node:
@@ -265,8 +243,50 @@ class Turns(RowOperator, PieceOperator):
         return dataclasses.replace(self, pieces=dataclasses.replace(Pieces.of(options), first_rows=None))
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces."""
         return recut_specs(self)
+
+
+class OpenKernel(StatelessKernel):
+    """Calls the function, and plans the dataset that it returns.
+
+    Args:
+        node: The operator.
+        context: Plans the datasets.
+        change: Returns the plan that is run in place of a dataset's.
+    """
+
+    def __init__(self, node: Interleave, context: Context, change: Callable[[Node], Node]) -> None:
+        self._node = node
+        self._context = context
+        self._change = change
+
+    def apply(self, chunk: Row, origin: Origin) -> Element:
+        node, row = self._node, chunk.chunk.to_pylist()[0]
+        try:
+            result = node.fn(row)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise FunctionError(
+                f"{function_name(node.fn)} raised {said(error)} (it was given the row {shown(row)})"
+            ) from error
+        plan = self._change(self._checked(result, row))
+        # This place differs from every other place, whatever was opened before: random values follow from the numbers.
+        lane = node.lane
+        number = chunk.number if lane is None else chunk.number * lane.count + lane.number
+        first_place = ((node.place + 1) << ELEMENT_BITS | number) << PLACE_BITS
+        return Element(number=chunk.number, before=chunk.before, plan=self._context.plan(plan, first_place))
+
+    def _checked(self, result: object, row: dict[str, Any]) -> Node:
+        node, plan = self._node, self._node.plan_of(result)
+        what = f"{function_name(node.fn)} returned a {type(result).__name__} for the row {shown(row)}"
+        if plan is None:
+            raise FunctionError(f"{what}, expected an arrowflow.Dataset")
+        if plan.batched:
+            raise FunctionError(
+                f"{what} that comes in batches, which would not stay whole; put `batch` after `{node.name}`"
+            )
+        return plan
 
 
 class InterleaveKernel(BoundaryKernel):
@@ -345,7 +365,6 @@ class InterleaveKernel(BoundaryKernel):
 
     @property
     def exhausted(self) -> bool:
-        """Whether all elements were opened."""
         return self._input_ended and not self._unopened
 
     # ------------------------------------------------------------------ chunks that come
@@ -375,7 +394,6 @@ class InterleaveKernel(BoundaryKernel):
         return self._turns()
 
     def held(self) -> list[Held]:
-        """Returns the remaining rows of the current chunk of each open element."""
         return [element.held for element in self._cycle if element is not None]
 
     def _arrived(self, element: Element) -> None:

@@ -67,7 +67,6 @@ class MixOperator(SameColumnsOperator):
     width: RowWidth = field(default=RowWidth(), compare=False)
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes the columns and the bytes of a row."""
         bound = SameColumnsOperator.bind(self, inputs, context)
         return dataclasses.replace(cast(MixOperator, bound), width=row_width(bound.schema))
 
@@ -99,22 +98,20 @@ class MixOperator(SameColumnsOperator):
         rows = min(BLOCK_ROWS, self.width.rows_in(PART_BYTES, 0, 1))
         return (
             KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                make=make,
+                "boundary",
+                make,
                 position=Shape(MixPosition, wrong_at, inputs),
                 pins_order=True,
                 splits=True,
-                facts=lambda: (f"collect rows of {self.num_sources} inputs, no copy",),
+                facts=f"collect rows of {self.num_sources} inputs, no copy",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: OrderKernel(),
+                "stateless",
+                lambda context: OrderKernel(),
                 engine="numpy+arrow",
                 # One part is gathered while another is consumed.
                 floor_bytes=2 * rows * row_bytes(self.schema),
-                facts=lambda: (f"gather up to {BLOCK_ROWS:,} rows or {PART_BYTES:,} bytes a call",),
+                facts=f"gather up to {BLOCK_ROWS:,} rows or {PART_BYTES:,} bytes a call",
             ),
         )
 
@@ -133,7 +130,6 @@ class OrderKernel(GatherKernel):
     """Puts the rows of a part in order, into new memory."""
 
     def gather(self, chunk: MixedRows, origin: Origin) -> pa.RecordBatch:
-        """Returns the part's rows in the order of their draws."""
         # Joined, the rows lie as a stable sort by input would put them: its inverse gives the place of each row.
         indices = np.empty(chunk.num_rows, np.uint32)
         indices[np.argsort(chunk.choices, kind="stable")] = np.arange(chunk.num_rows, dtype=np.uint32)

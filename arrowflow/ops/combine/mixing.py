@@ -127,7 +127,6 @@ class MixKernel(BoundaryKernel):
     # ------------------------------------------------------------------ inputs to pull from
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the place in each input, and how much of the block is done."""
         self._epoch = epoch
         self._begins = position is None
         if position is not None:
@@ -144,7 +143,6 @@ class MixKernel(BoundaryKernel):
         return None
 
     def begin(self) -> Iterator[Item]:
-        """Decides the first block."""
         return self._parts()
 
     def next_input(self) -> StreamHandle | None:
@@ -159,7 +157,6 @@ class MixKernel(BoundaryKernel):
         return None if lacking is None else self._streams[lacking]
 
     def held(self) -> list[Held]:
-        """Returns the rows of each input that wait for their turn."""
         return self._held
 
     def following_bytes(self) -> int:
@@ -175,7 +172,6 @@ class MixKernel(BoundaryKernel):
     # ------------------------------------------------------------------ chunks that come
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Takes a chunk; yields the parts that are complete now."""
         number = self._number_of(stream)
         if item.chunk.num_rows:
             self._had_rows.add(number)

@@ -23,7 +23,7 @@ from arrowflow.interchange.converted import arrays_of, column_exports
 from arrowflow.interchange.to_numpy import is_text
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import GatherKernel, OfSchema, chosen
-from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.items import Item, Noted, Origin
 from arrowflow.kernels.kinds import SerialKernel, StateKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.group_by_window import with_key
@@ -87,7 +87,6 @@ class RejectionResample(RowOperator, InLanes):
 
     @classmethod
     def of(cls, below: Node, label: Any, target_dist: Any, initial_dist: Any, seed: int | None) -> Self:
-        """Returns the node, with arguments as users write them."""
         labels, target, initial = check_shares(target_dist, initial_dist)
         return cls(
             inputs=(below,),
@@ -99,7 +98,6 @@ class RejectionResample(RowOperator, InLanes):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns expression, shares and seed."""
         return {
             "label": self.label.digest(),
             "target": list(self.target),
@@ -109,7 +107,6 @@ class RejectionResample(RowOperator, InLanes):
         }
 
     def describe(self) -> str:
-        """Returns the class as text, and the shares."""
         initial = "estimated" if self.initial is None else list(self.initial)
         return f"rejection_resample({self.label!r}, target_dist={list(self.target)}, initial_dist={initial})"
 
@@ -125,7 +122,6 @@ class RejectionResample(RowOperator, InLanes):
         return InLanes.obstacle(self, lanes, times)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, after a check that the class fits it."""
         self.program(inputs[0])
         return inputs[0]
 
@@ -157,7 +153,6 @@ class RejectionResample(RowOperator, InLanes):
         return program
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the columns of the class."""
         return (with_key(wanted, self.label, self.inputs[0].schema),)
 
     def _wrong(self, at: ClassCountPosition) -> str | None:
@@ -166,59 +161,39 @@ class RejectionResample(RowOperator, InLanes):
         return None if set(lengths) == {len(self.target)} else f"counts have {lengths} parts"
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the kernels: one finds classes, one numbers and counts rows, one decides."""
         counts = self.initial is None
         how = f"in blocks of {BLOCK_ROWS}, counting classes" if counts else "by their number"
         return (
+            KernelSpec("stateless", lambda context: ClassKernel(self), engine="numpy", facts="find classes"),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: ClassKernel(self),
-                engine="numpy",
-                facts=lambda: ("find classes",),
-            ),
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: ClassCountKernel(self) if counts else RowCountKernel(self),
+                "serial",
+                lambda context: ClassCountKernel(self) if counts else RowCountKernel(self),
                 position=Shape(ClassCountPosition, self._wrong) if counts else Shape(Counted),
                 engine="numpy",
                 floor_bytes=held_bytes(self.inputs[0], SAMPLE_BLOCKS * BLOCK_ROWS) if counts else 0,
-                facts=lambda: (f"take rows {how}",),
+                facts=f"take rows {how}",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: DrawKernel(self, context),
+                "stateless",
+                lambda context: DrawKernel(self, context),
                 random=True,
                 engine="numpy+arrow",
-                facts=lambda: ("draw, and gather what is kept",),
+                facts="draw, and gather what is kept",
             ),
         )
 
 
-class Numbered(NamedTuple):
-    """A chunk whose rows are ready to be decided.
+@dataclass(slots=True)
+class Numbered(Noted):
+    """A `Classed` chunk whose rows are ready to be decided.
 
     Attributes:
-        rows: The rows with their classes.
         first: Number of the first row in the input.
         accepted: The probability to keep a row, by block and class; or by class alone.
     """
 
-    rows: Classed
     first: int
     accepted: Floats
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the chunk."""
-        return self.rows.num_rows
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer, ...]:
-        """The buffers that the ledger counts."""
-        return (pa.py_buffer(self.accepted), *self.rows.buffers)
 
 
 class ClassKernel(StatelessKernel):
@@ -229,7 +204,6 @@ class ClassKernel(StatelessKernel):
         self._program = OfSchema(node.program)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Classed:
-        """Returns the chunk with its classes."""
         found = self._program(chunk.schema).run(chunk)
         nulls = found.column(0).null_count
         if nulls:
@@ -257,7 +231,6 @@ class RowCountKernel(StateKernel):
         self._accepted = acceptance(node.target, np.array(node.initial, np.float64))
 
     def step(self, chunk: Classed) -> Numbered:
-        """Returns the chunk with the number of its first row."""
         first = self.state
         self.state += chunk.num_rows
         return Numbered(chunk, first, self._accepted)
@@ -292,7 +265,6 @@ class ClassCountKernel(SerialKernel):
         self._num_held = 0
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the counts."""
         if position is None:
             return None
         at = ClassCountPosition._make(position)
@@ -316,7 +288,6 @@ class ClassCountKernel(SerialKernel):
             yield from self.finish()
 
     def finish(self) -> Iterator[Item]:
-        """Passes on the chunks that are held back."""
         held, self._held = self._held or [], None
         held.reverse()
         while held:
@@ -369,8 +340,7 @@ class DrawKernel(GatherKernel):
         self._key = (node.seed, RESAMPLE_DRAWS, node.place, context.epoch)
 
     def gather(self, chunk: Numbered, origin: Origin) -> pa.RecordBatch:
-        """Returns the rows that are kept."""
-        rows, first, accepted = chunk
+        rows, first, accepted = chunk.chunk, chunk.first, chunk.accepted
         if accepted.ndim == 1:
             chances = accepted[rows.classes]
         else:

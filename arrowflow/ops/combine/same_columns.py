@@ -42,7 +42,6 @@ class SameColumnsOperator(Operator):
         return dataclasses.replace(bound, columns=names)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the first input's columns, after a check that the other inputs agree."""
         sources = inputs[: self.num_sources]
         if self.columns is None:
             for number, other in enumerate(sources[1:], 2):
@@ -51,11 +50,9 @@ class SameColumnsOperator(Operator):
         return pa.schema([sources[0].field(name) for name in self.columns])
 
     def rows_wanted(self, rows: int | None) -> int | None:
-        """Returns as many: no input gives more."""
         return rows
 
     def carrying(self, columns: Sequence[str]) -> Node:
-        """Forgets its columns until it is bound again."""
         return dataclasses.replace(self, columns=None)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
@@ -69,7 +66,6 @@ class SameColumnsOperator(Operator):
         return (wanted,) * self.num_sources + (None,) * others
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Returns a copy with the wanted columns only."""
         if self.columns is None:
             return self
         names = tuple(name for name in self.columns if name in wanted)

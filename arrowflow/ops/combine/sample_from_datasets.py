@@ -77,18 +77,15 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
         }
 
     def describe(self) -> str:
-        """Returns the number of inputs, and the arguments as users give them."""
         weights = "" if self.weights is None else f", {list(self.weights)}"
         seed = "" if self.seed is None else f", seed={self.seed}"
         return f"{self.name}({len(self.inputs)} datasets{weights}{seed}, stop={self.stop!r})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Fixes the seed."""
         seed = bound_seed(self.seed, context)
         return MixOperator.bind(dataclasses.replace(self, seed=seed), inputs, context)
 
     def change_since(self, arguments: Mapping[str, Any]) -> Change:
-        """Accepts other weights."""
         rows = self.old_until(0) * BLOCK_ROWS
         return Change(
             arguments={**self.arguments(), "weights": arguments.get("weights")},
@@ -97,7 +94,6 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
         )
 
     def asked_for(self, again: int | None, rows: int | None, options: ResolvedOptions) -> Node:
-        """Notes the rows that are asked for again."""
         return self if again is None else dataclasses.replace(self, again=again)
 
     def old_until(self, block: int) -> int:
@@ -148,7 +144,6 @@ class SampleFromDatasets(MixOperator, Changeable, InLanes):
         return sum(dealt_rows(child) for child, share in zip(self.inputs, self.shares, strict=True) if share)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of blocks and the gatherer."""
         return self.mix_specs(
             lambda context: SampleKernel(self, context), tuple[Weights, ...] | None, self._wrong
         )

@@ -39,30 +39,22 @@ class Zip(Operator, InLanes):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of inputs."""
         return {"datasets": len(self.inputs)}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the columns of all inputs."""
         return joint_schema(inputs)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns for each input its own wanted columns.
+        """Returns the wanted columns, of which each input has some.
 
         Where only a run tells the columns of an input, all columns are kept: equal names have to be found.
         """
-        if wanted is None or self.schema is None:
-            return (None,) * len(self.inputs)
-        return tuple(
-            wanted & frozenset(child.schema.names) for child in self.inputs if child.schema is not None
-        )
+        return (None if self.schema is None else wanted,) * len(self.inputs)
 
     def rows_wanted(self, rows: int | None) -> int | None:
-        """Returns as many of each input."""
         return rows
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows of the shortest input, where every input's are known."""
         known = [rows for rows in inputs if rows is not None]
         return min(known) if len(known) == len(inputs) else 0 if 0 in known else None
 
@@ -74,24 +66,19 @@ class Zip(Operator, InLanes):
         return obstacle_of(first, lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
-        """Zips columns of the lane's rows."""
         return self.on(*(in_lane(child, lane) for child in self.inputs))
 
     def dealt_rows(self) -> int:
         """Returns the rows that all inputs have in common."""
         return dealt_rows(self.inputs[0])
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one boundary kernel."""
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                make=lambda context: ZipKernel(len(self.inputs), context),
-                position=Shape(tuple[Mark, ...], lambda marks: parts("it", marks, len(self.inputs))),
-                pins_order=True,
-                facts=lambda: ("slices of all inputs side by side, no copy",),
-            ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "boundary",
+            lambda context: ZipKernel(len(self.inputs), context),
+            position=Shape(tuple[Mark, ...], lambda marks: parts("it", marks, len(self.inputs))),
+            pins_order=True,
+            facts="slices of all inputs side by side, no copy",
         )
 
 
@@ -135,7 +122,6 @@ class ZipKernel(BoundaryKernel):
         self._schema: pa.Schema | None = None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the place in each input; `next_input` opens the streams."""
         self._epoch = epoch
         if position is not None:
             marks = [Mark._make(mark) for mark in position]
@@ -155,7 +141,6 @@ class ZipKernel(BoundaryKernel):
         return next(empty)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Takes a chunk, and yields the rows that all inputs have by now."""
         number = next(number for number, one in enumerate(self._streams) if one is stream)
         if number == 0:
             self._origin = item.origin
@@ -183,7 +168,6 @@ class ZipKernel(BoundaryKernel):
         )
 
     def held(self) -> list[Held]:
-        """Returns the current chunk of each input."""
         return self._held
 
     def ended(self, stream: StreamHandle) -> None:

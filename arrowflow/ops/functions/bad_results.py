@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.bad_rows import BadRow, BadRowPolicy, LeftOut, is_bad_data
-from arrowflow.errors import ArrowflowError, SchemaError
+from arrowflow.errors import ArrowflowError
 from arrowflow.kernels.gather import chosen
 from arrowflow.kernels.items import Item, Origin, Outcome
 from arrowflow.kernels.kinds import SerialKernel
@@ -88,21 +88,13 @@ def by_row(
     return Outcome(given.slice(0, 0) if made is None else made, listed, kept, error)
 
 
-class ResultSchema:
-    """Checks that all results in a stream have one schema; `repeat` compares schemas of several streams, in order."""
+def result_schema(fn: Callable[..., Any]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Returns the check that all results in a stream have one schema, which returns a result that has it.
 
-    def __init__(self, operator: str, fn: Callable[..., Any]) -> None:
-        self._operator = operator
-        self._what = f"what {function_name(fn)} returned later"
-        self._first = FirstSchema()
-
-    def checked(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the chunk; raises `SchemaError` where it has other columns than the first chunk."""
-        try:
-            return self._first.checked(chunk, self._what, "schema= declares columns and types")
-        except SchemaError as error:
-            error.locate(operator=self._operator)
-            raise
+    `repeat` compares schemas of several streams, in order.
+    """
+    first, what = FirstSchema(), f"what {function_name(fn)} returned later"
+    return lambda chunk: first.checked(chunk, what, "schema= declares columns and types")
 
 
 class ResultsKernel(SerialKernel):
@@ -111,12 +103,12 @@ class ResultsKernel(SerialKernel):
     Args:
         title: The operator, with the name of its function.
         policy: The treatment of bad rows.
-        schema: Checks that all results have one schema; None where that was declared.
+        declared_by: The function whose first result declares the schema; None where that is known.
     """
 
-    def __init__(self, title: str, policy: BadRowPolicy, schema: ResultSchema | None) -> None:
+    def __init__(self, title: str, policy: BadRowPolicy, declared_by: Callable[..., Any] | None) -> None:
         self._quarantine = policy.quarantine(title)
-        self._schema = schema
+        self._checked = None if declared_by is None else result_schema(declared_by)
         self._before: Position = None
         self._skip = 0
 
@@ -133,8 +125,8 @@ class ResultsKernel(SerialKernel):
         if isinstance(chunk, Outcome):
             self._leave_out(chunk, item.origin)
             chunk, error = chunk.chunk, chunk.error
-        if self._schema is not None:
-            chunk = self._schema.checked(chunk)
+        if self._checked is not None:
+            chunk = self._checked(chunk)
         if self._skip:
             chunk = chunk.slice(min(self._skip, chunk.num_rows))
         if error is not None:
@@ -155,7 +147,6 @@ class ResultsKernel(SerialKernel):
 
 
 def results_specs(
-    name: str,
     title: str,
     *,
     policy: BadRowPolicy,
@@ -177,15 +168,11 @@ def results_specs(
     if policy.leaves_out:
         kept = "" if policy.folder is None else f", and kept in {policy.folder}"
         facts = (*facts, f"bad {'row' if by_row else unit}s are left out{kept}")
-    return (
-        KernelSpec(
-            operator=name,
-            kind="serial",
-            make=lambda context: ResultsKernel(
-                title, policy, ResultSchema(name, checked) if checked else None
-            ),
-            position=Shape(PartPosition, passes=lambda position: not _is_part(position)),
-            has_position=checked is not None,
-            facts=lambda: facts,
-        ),
+    spec = KernelSpec(
+        "serial",
+        lambda context: ResultsKernel(title, policy, checked),
+        position=Shape(PartPosition, passes=lambda position: not _is_part(position)),
+        has_position=checked is not None,
+        facts=lambda: facts,
     )
+    return (spec,)

@@ -35,8 +35,7 @@ from arrowflow.ops.columns.column_program import (
     given_names,
 )
 from arrowflow.ops.functions.bad_results import results_specs
-from arrowflow.ops.functions.function import check_function, code_digest, function_name
-from arrowflow.ops.functions.user_function import UserFunction
+from arrowflow.ops.functions.function import UserFunction, check_function, code_digest, function_name
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
 from arrowflow.options import OnError, check_choice, check_flag, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Node
@@ -86,7 +85,6 @@ class CallingOperator(PieceOperator):
         return f"{self.name}({function_name(self.fn)})"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the arguments that decide the input of the function."""
         format = {"format": self.format} if hasattr(self, "format") else {}
         return {"fn": function_name(self.fn), **format, "columns": as_texts(self.columns)}
 
@@ -198,7 +196,6 @@ class MappingOperator(FunctionOperator):
         return {**FunctionOperator.arguments(self), "seed": self.seed, **epoch, **self.policy.arguments()}
 
     def describe(self) -> str:
-        """Returns the operator as one line, with the place where its function runs."""
         text = FunctionOperator.describe(self)
         return text if self.executor == "thread" else f"{text[:-1]}, executor={self.executor!r})"
 
@@ -230,20 +227,18 @@ class MappingOperator(FunctionOperator):
         """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
         process = self.executor == "process"
         call = KernelSpec(
-            operator=self.name,
-            kind="stateless",
+            "stateless",
             # The plan before it is left out, since it may hold data: a worker process gets this node alone.
-            make=functools.partial(kernel, dataclasses.replace(self, inputs=())),
+            functools.partial(kernel, dataclasses.replace(self, inputs=())),
             engine="python",
             # The thread of a call only waits for the worker process, which computes.
             cost="computes" if process else "unknown",
             process=process,
             random=self.seed is not None or self.epoch,
             max_calls=self.num_parallel_calls,
-            facts=lambda: (fact + ", in worker processes" if process else fact,),
+            facts=fact + ", in worker processes" if process else fact,
         )
         results = results_specs(
-            self.name,
             f"{self.title}-{self.place}",
             policy=self.policy,
             checked=self.fn if self.types is None else None,
@@ -288,6 +283,12 @@ class BatchFunction:
         self._exports = OfSchema(column_exports)
         # Any thread replaces it as a whole.
         self._normal: tuple[pa.Schema, pa.Schema | None] | None = None
+
+    @classmethod
+    def of(cls, node: Any, context: Context) -> Self:
+        """Returns the function of an operator, which has a `format`."""
+        columns, types = node.columns, getattr(node, "types", None)
+        return cls(node.fn, context, node.place, format=node.format, columns=columns, schema=types)
 
     def argument(self, chunk: pa.RecordBatch) -> Any:
         """Returns a chunk as the function sees it."""

@@ -61,14 +61,7 @@ class MapKernel(StatelessKernel):
     def __init__(self, node: Map, context: Context) -> None:
         self._node = node
         self._epoch = context.epoch
-        self._function = BatchFunction(
-            node.fn,
-            context,
-            node.place,
-            format=node.format,
-            columns=node.columns,
-            schema=node.types,
-        )
+        self._function = BatchFunction.of(node, context)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
         return whole(self._node.policy, chunk, lambda: self._result(chunk, origin))

@@ -22,9 +22,8 @@ from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.functions.bad_results import by_row
-from arrowflow.ops.functions.function import function_name
+from arrowflow.ops.functions.function import UserFunction, call_failed, function_name
 from arrowflow.ops.functions.invocation import MappingOperator
-from arrowflow.ops.functions.user_function import UserFunction, call_failed
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Traits
 

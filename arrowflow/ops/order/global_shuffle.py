@@ -46,11 +46,8 @@ MAX_PART_ROWS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalShuffle(RowOperator, InLanes, RowAccess):
-    """All rows of its input, permuted.
-
-    Row order: a pure function of (seed, epoch). Memory: a few parts of the output; the source's rows stay in place.
-    Deterministic. Resume: (rows delivered,).
+class OfAllRows(RowOperator, InLanes):
+    """An operator that gathers rows of a source in an order of its own: the base of `shuffle` without a size and of `sample`.
 
     Attributes:
         seed: The seed of the order; None until bound, then derived from `Options.seed` and the operator's place.
@@ -59,26 +56,10 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
         lane: The lane that takes its places of each batch, or None for all places.
     """
 
-    name: ClassVar[str] = "shuffle"
-    # The shuffle does gather, but nothing may be moved before it: its input has to stay in place.
-    traits: ClassVar[Traits] = Traits(
-        borders=Borders.FREE, needs_rows=True, collects=True, new_memory=True, keeps_number=True
-    )
-
     seed: int | None = None
     reshuffle_each_iteration: bool = True
     width: RowWidth = dataclasses.field(default=RowWidth(), compare=False)
     lane: Lane | None = None
-
-    def arguments(self) -> Mapping[str, Any]:
-        return {"size": None, "seed": self.seed, "reshuffle_each_iteration": self.reshuffle_each_iteration}
-
-    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Fixes the seed, and changes places with the operators that can work on gathered rows."""
-        rows, above = split_source(inputs[0], _UNFIT)
-        seed = bound_seed(self.seed, context)
-        plan: Node = dataclasses.replace(self, seed=seed, width=row_width(rows.schema)).on(rows)
-        return reduce(lambda below, node: node.on(below), above, plan)
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """It deals the places of its order, and reads its input where that lies."""
@@ -91,6 +72,31 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
     def dealt_rows(self) -> int:
         rows = rows_in_lanes(self)
         return rows if isinstance(rows, int) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalShuffle(OfAllRows, RowAccess):
+    """All rows of its input, permuted.
+
+    Row order: a pure function of (seed, epoch). Memory: a few parts of the output; the source's rows stay in place.
+    Deterministic. Resume: (rows delivered,).
+    """
+
+    name: ClassVar[str] = "shuffle"
+    # The shuffle does gather, but nothing may be moved before it: its input has to stay in place.
+    traits: ClassVar[Traits] = Traits(
+        borders=Borders.FREE, needs_rows=True, collects=True, new_memory=True, keeps_number=True
+    )
+
+    def arguments(self) -> Mapping[str, Any]:
+        return {"size": None, "seed": self.seed, "reshuffle_each_iteration": self.reshuffle_each_iteration}
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Fixes the seed, and changes places with the operators that can work on gathered rows."""
+        rows, above = split_source(inputs[0], _UNFIT)
+        seed = bound_seed(self.seed, context)
+        plan: Node = dataclasses.replace(self, seed=seed, width=row_width(rows.schema)).on(rows)
+        return reduce(lambda below, node: node.on(below), above, plan)
 
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
         """Returns the number of rows, if all epochs have that."""
@@ -112,28 +118,26 @@ class GlobalShuffle(RowOperator, InLanes, RowAccess):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         return (
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: RowCollectKernel(self.width, self._order(context), options.ram_budget),
+                "serial",
+                lambda context: RowCollectKernel(self.width, self._order(context), options.ram_budget),
                 position=Shape(tuple[int]),
                 pins_order=True,
                 splits=True,
-                facts=lambda: ("collect all rows where they lie, no copy",),
+                facts="collect all rows where they lie, no copy",
             ),
-            gather_spec(self.name, f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows"),
+            gather_spec(f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows"),
         )
 
 
-def gather_spec(operator: str, fact: str) -> KernelSpec:
+def gather_spec(fact: str) -> KernelSpec:
     """Returns the kernel that gathers the parts of the output; `fact` is its line in `explain`."""
     return KernelSpec(
-        operator=operator,
-        kind="reader",
+        "reader",
+        lambda context: OutputPartKernel(),
         phase="gather",
-        make=lambda context: OutputPartKernel(),
         random=True,
         engine="numpy+arrow",
-        facts=lambda: (fact,),
+        facts=fact,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -42,14 +42,15 @@ class Rows(Protocol):
     def check(self) -> Callable[[], None] | None:
         """Raises an error if the memory no longer holds these rows, as that of a file that was written again."""
 
-    def slice(self, offset: int, length: int | None = None) -> Rows:
+    def slice(self, offset: int, length: int | None = None) -> Self:
         """Returns a slice of the rows, without a copy."""
 
     def gather(self, places: Places) -> pa.RecordBatch:
         """Returns the rows at these places, as new memory. Any worker may call it, several at once."""
 
 
-class InPlaceRows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class InPlaceRows(Rows):
     """Rows in memory that is not the pipeline's: the user's, or a mapped file's.
 
     Attributes:
@@ -64,7 +65,6 @@ class InPlaceRows(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """How many rows they are."""
         return int(self.chunk.num_rows)
 
     @property
@@ -74,15 +74,12 @@ class InPlaceRows(NamedTuple):
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """The copies."""
         return self.copies
 
     def slice(self, offset: int, length: int | None = None) -> InPlaceRows:
-        """See `Rows.slice`."""
-        return self._replace(chunk=self.chunk.slice(offset, length))
+        return InPlaceRows(self.chunk.slice(offset, length), self.copies, self.check)
 
     def gather(self, places: Places) -> pa.RecordBatch:
-        """See `Rows.gather`."""
         return gathered(self.chunk, places)
 
 

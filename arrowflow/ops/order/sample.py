@@ -29,11 +29,12 @@ from arrowflow.errors import BudgetError, DataError, PlanError
 from arrowflow.expr import Expr, Program, Project, Step, compile_steps, expand, parse_expression
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item
-from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
 from arrowflow.ops.columns.column_program import Columns as ColumnSteps
 from arrowflow.ops.order.global_shuffle import (
     LaneOrder,
+    OfAllRows,
     Order,
     RowCollectKernel,
     WholeOrder,
@@ -44,12 +45,11 @@ from arrowflow.ops.order.random_access import AllRows, InPlaceRows
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import Places
 from arrowflow.options import ResolvedOptions, check_flag, check_seed, check_size
-from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Columns, Count, Node
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import fold
-from arrowflow.plan.widths import RowWidth, row_width
+from arrowflow.plan.widths import row_width
 from arrowflow.random import WEIGHTED_DRAWS, Key, exponentials, uniforms
 
 Floats = npt.NDArray[np.float64]
@@ -65,7 +65,7 @@ _UNFIT: Final = ("sample: it draws from all rows", "put `.cache()` right before 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample(RowOperator, InLanes):
+class Sample(OfAllRows):
     """Rows of its input, `count` of them, each drawn with a chance in proportion to its weight.
 
     Row order: the order of the draws, a pure function of (seed, epoch, weights). Memory: 8 bytes for each row of the
@@ -75,11 +75,7 @@ class Sample(RowOperator, InLanes):
         count: Rows to draw.
         weights: The weight of a row.
         replacement: Whether a row may be drawn again.
-        seed: The seed of the draws; None until bound, then derived from `Options.seed` and the operator's place.
-        reshuffle_each_iteration: Whether each epoch draws anew.
-        width: Bound: bytes of a row by the plan as written.
         weighing: Bound: the steps from the rows of the source to their weights.
-        lane: The lane that takes its places of each batch, or None for all places.
     """
 
     name: ClassVar[str] = "sample"
@@ -88,11 +84,7 @@ class Sample(RowOperator, InLanes):
     count: int
     weights: Expr
     replacement: bool
-    seed: int | None = None
-    reshuffle_each_iteration: bool = True
-    width: RowWidth = dataclasses.field(default=RowWidth(), compare=False)
     weighing: tuple[Step, ...] = dataclasses.field(default=(), compare=False)
-    lane: Lane | None = None
 
     @classmethod
     def of(
@@ -105,7 +97,6 @@ class Sample(RowOperator, InLanes):
         seed: int | None,
         reshuffle_each_iteration: bool,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
         return cls(
             inputs=(below,),
             count=check_size(cls.name, "n", n, least=0),
@@ -182,33 +173,21 @@ class Sample(RowOperator, InLanes):
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         return self.count
 
-    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
-        """It deals the places of its draws, and reads its input where that lies."""
-        return too_few(self.name, self.count, lanes, times)
-
-    def in_lane(self, lane: Lane) -> Node:
-        """Takes the lane's places of each batch, so that the batches are those of one process."""
-        return dataclasses.replace(self, lane=lane)
-
-    def dealt_rows(self) -> int:
-        return self.count
-
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         known = fold(self.inputs[0], lambda node, counts: node.count_rows(counts))
         floor_bytes = self.row_bytes * known if isinstance(known, int) else 0
         return (
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: DrawKernel(self, options.ram_budget, context),
+                "serial",
+                lambda context: DrawKernel(self, options.ram_budget, context),
                 position=Shape(tuple[int]),
                 pins_order=True,
                 splits=True,
                 engine="numpy",
                 floor_bytes=floor_bytes,
-                facts=lambda: (f"read weights, and draw {self.count:,} rows where they lie",),
+                facts=f"read weights, and draw {self.count:,} rows where they lie",
             ),
-            gather_spec(self.name, "gather the rows that were drawn"),
+            gather_spec("gather the rows that were drawn"),
         )
 
     def weigher(self) -> Callable[[pa.RecordBatch], pa.Array]:

@@ -128,23 +128,21 @@ class Shuffle(RowOperator, InLanes, RowAccess):
         recycler = Recycler(options.ram_budget)  # for all epochs
         return (
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: CuttingKernel(self.size),
+                "serial",
+                lambda context: CuttingKernel(self.size),
                 position=cut_shape(self.size),
                 splits=True,
                 buffer_items=1,
                 floor_bytes=window_bytes,
-                facts=lambda: (f"collect windows of {self.size:,} rows, no copy",),
+                facts=f"collect windows of {self.size:,} rows, no copy",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: PermuteKernel(self, recycler, context),
+                "stateless",
+                lambda context: PermuteKernel(self, recycler, context),
                 random=True,
                 engine="numpy+arrow",
                 floor_bytes=window_bytes,
-                facts=lambda: ("permute and gather, one call a window",),
+                facts="permute and gather, one call a window",
             ),
         )
 

@@ -109,18 +109,15 @@ class AgreedSteps(RowOperator):
         """Returns nothing: it decides no row of a step."""
         return {}
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         agrees = "agrees with the other ranks where to end"
         does = agrees if self.ends else "compares its epoch with the other ranks"
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: AgreedStepsKernel(self, options.ram_budget // HELD_IN_BUDGET),
-                splits=self.ends,
-                has_position=False,
-                facts=lambda: (f"{does}, by {self.coordinator}",),
-            ),
+        return KernelSpec(
+            "serial",
+            lambda context: AgreedStepsKernel(self, options.ram_budget // HELD_IN_BUDGET),
+            splits=self.ends,
+            has_position=False,
+            facts=lambda: (f"{does}, by {self.coordinator}",),
         )
 
 

@@ -88,7 +88,6 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         equal_steps: Any = None,
         coordinator: Any = None,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not below.batched:
             raise PlanError(
                 "split_by_rank: it comes last, after the batches of all processes together; write "
@@ -308,7 +307,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             kernel = partial(TurnsKernel, joins=self._joins)
             if self._joins:
                 _, join = Batch(size=1, joins=True).lower(options)
-                after = (replace(join, operator=self.name, facts=lambda: ("join the batches of the lanes",)),)
+                after = (replace(join, facts="join the batches of the lanes"),)
         else:
             part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
             recycler, width = Recycler(options.ram_budget), row_width(batch.inputs[0].schema)
@@ -322,26 +321,25 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
                 shuffles=shuffles,
             )
             merge = KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: MergeKernel(steps.size, batch.mask, recycler),
+                "stateless",
+                lambda context: MergeKernel(steps.size, batch.mask, recycler),
                 random=bool(shuffles),
                 engine="numpy+arrow",
                 # One part is copied while another is consumed; a part has one step at least, and a window.
                 floor_bytes=2 * max(steps.size, window_rows) * len(lanes) * width.num_bytes,
-                facts=lambda: (
+                facts=(
                     f"permute windows of {window_rows:,} rows of each lane, and gather them into their batches"
                     if shuffles
-                    else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
+                    else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call"
                 ),
             )
-            after = (merge, *Batch(size=steps.size * len(lanes)).lower(options))
+            (cut,) = Batch(size=steps.size * len(lanes)).lower(options)
+            after = (merge, replace(cut, operator=Batch.name))
         collects = any(node.traits.collects for node in post_order(self.inputs[0]))
         facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
         boundary = KernelSpec(
-            operator=self.name,
-            kind="boundary",
-            make=partial(kernel, lanes=lanes, steps=steps, collects=collects),
+            "boundary",
+            partial(kernel, lanes=lanes, steps=steps, collects=collects),
             position=Shape(LanesPosition, inputs=lambda at: _inputs(at, lanes, windows=bool(shuffles))),
             runs_last=(Shuffle.name,) if shuffles else (),
             pins_order=True,

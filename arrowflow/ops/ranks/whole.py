@@ -102,7 +102,7 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
         return share
 
     def position_at(self, step: int, epoch: int) -> Position:
-        return position_at(self.inputs[0], step if self.cuts else step * self.process.world_size, epoch)
+        return position_at(self.inputs[0], step, epoch)  # of groups, which a rank gets whole, it is None
 
     def at_end(self, plan: Node) -> Node:
         """Has ranks compare their epochs, where they can."""
@@ -110,7 +110,7 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
             return plan
         return AgreedSteps(coordinator=self.coordinator, ends=False).on(plan)
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         """Returns one serial kernel. Called once for each plan that is prepared, so it writes the line of the log."""
         if self.process.world_size > 1 and not options.deterministic:
             raise PlanError(
@@ -125,14 +125,8 @@ class ShareOfBatches(RowOperator, InLanes, RowAccess):
             facts.append(f"{before.call()} is called for all rows: {advice}")
         if self.because is not None and self.process.world_size > 1:
             _LOGGER.warning("split_by_rank: %s", "; ".join(facts))
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: ShareKernel(self),
-                has_position=False,
-                facts=lambda: tuple(facts),
-            ),
+        return KernelSpec(
+            "serial", lambda context: ShareKernel(self), has_position=False, facts=lambda: tuple(facts)
         )
 
     @property

@@ -42,7 +42,6 @@ class AssertCardinality(RowOperator, InLanes, RowAccess):
 
     @classmethod
     def of(cls, below: Node, count: object) -> Self:
-        """Returns the node, with arguments as users write them."""
         if isinstance(count, str | os.PathLike):
             count = RowCounts.load(count)
         if isinstance(count, RowCounts):
@@ -103,14 +102,11 @@ class AssertCardinality(RowOperator, InLanes, RowAccess):
         """Orders the source: the number of rows stays."""
         return dataclasses.replace(self, inputs=(with_source_order(self.inputs[0], order),))
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: AssertCardinalityKernel(self._count_in(context.epoch)),
-                position=Shape(Counted),
-            ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "serial",
+            lambda context: AssertCardinalityKernel(self._count_in(context.epoch)),
+            position=Shape(Counted),
         )
 
     def _count_in(self, epoch: int) -> int:

@@ -43,7 +43,6 @@ class Enumerate(Operator):
 
     @classmethod
     def of(cls, below: Node, start: int, column: str) -> Self:
-        """Returns the node, with arguments as users write them."""
         number = whole_number(start)
         if number is None or not -(1 << 63) <= number < 1 << 63:
             raise PlanError(f"enumerate: start is a whole number that fits int64, got {shown(start)}")
@@ -58,17 +57,14 @@ class Enumerate(Operator):
         return numbered_schema(inputs[0], self.column)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        return (None if wanted is None else wanted - {self.column},)
+        return (wanted,)
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: EnumerateKernel(self.start, self.column),
-                position=Shape(Counted),
-                engine="numpy",
-            ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "serial",
+            lambda context: EnumerateKernel(self.start, self.column),
+            position=Shape(Counted),
+            engine="numpy",
         )
 
 

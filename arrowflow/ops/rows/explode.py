@@ -49,7 +49,6 @@ class Explode(Operator):
 
     @classmethod
     def of(cls, below: Node, column: str) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not isinstance(column, str):
             raise PlanError(f"explode: column is the name of one column, got {shown(column)}")
         return cls(inputs=(below,), column=column)
@@ -70,13 +69,12 @@ class Explode(Operator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         return (
-            repeat_cut_spec(self.name, "lists", self._counts, options),
+            repeat_cut_spec("lists", self._counts, options),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: ExplodeKernel(self.column),
+                "stateless",
+                lambda context: ExplodeKernel(self.column),
                 engine="numpy+arrow",
-                facts=lambda: ("gather a row for each element",),
+                facts="gather a row for each element",
             ),
         )
 
@@ -101,17 +99,14 @@ def rows_of(lists: pa.Array) -> Counts:
     return lengths.fill_null(1).to_numpy().astype(np.int64)
 
 
-def repeat_cut_spec(
-    operator: str, what: str, counts: Callable[[Any], Counts], options: ResolvedOptions
-) -> KernelSpec:
+def repeat_cut_spec(what: str, counts: Callable[[Any], Counts], options: ResolvedOptions) -> KernelSpec:
     """Returns the kernel that cuts chunks whose rows become many; `what` makes rows of them."""
     size = options.max_chunk_rows or MAX_CHUNK_ROWS
     return KernelSpec(
-        operator=operator,
-        kind="serial",
-        make=lambda context: RepeatCutKernel(counts, size),
+        "serial",
+        lambda context: RepeatCutKernel(counts, size),
         position=Shape(Mark),
-        facts=lambda: (f"cut where {what} make {size:,} rows",),
+        facts=f"cut where {what} make {size:,} rows",
     )
 
 

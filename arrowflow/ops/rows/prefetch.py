@@ -29,7 +29,6 @@ class Prefetch(RowOperator):
 
     @classmethod
     def of(cls, below: Node, buffer_size: int) -> Self:
-        """Returns the node, with arguments as users write them."""
         if whole_number(buffer_size) == AUTOTUNE:
             return cls(inputs=(below,))
         return cls(inputs=(below,), count=check_size(cls.name, "buffer_size", buffer_size, least=0))
@@ -51,4 +50,4 @@ class Prefetch(RowOperator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a buffer for the stage before it; `prefetch` runs nothing of its own."""
         items = self.count if self.count is not None else max(4, 2 * options.cpu_budget)
-        return (KernelSpec(operator=self.name, kind="buffer", buffer_items=items),) if items else ()
+        return (KernelSpec("buffer", buffer_items=items),) if items else ()

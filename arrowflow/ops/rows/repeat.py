@@ -12,8 +12,8 @@ from arrowflow.errors import DataError
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.held import join
 from arrowflow.kernels.items import Item
-from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.combine.concatenate import InTurnKernel
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.options import ResolvedOptions, check_size, whole_number
 from arrowflow.plan.access import RowAccess, SourceOrder, with_source_order
@@ -63,7 +63,6 @@ class Repeat(RowOperator, InLanes, RowAccess):
 
     @classmethod
     def of(cls, below: Node, count: int | None) -> Self:
-        """Returns the node, with arguments as users write them."""
         endless = count is None or whole_number(count) == -1
         return cls(inputs=(below,), count=None if endless else check_size(cls.name, "count", count, least=0))
 
@@ -111,20 +110,17 @@ class Repeat(RowOperator, InLanes, RowAccess):
         """Returns the rows of all repetitions; nothing is dealt after an endless one."""
         return (self.count or 0) * dealt_rows(self.inputs[0])
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                make=lambda context: RepeatKernel(
-                    self.count,
-                    context,
-                    self.empty,
-                    keeps=options.deterministic and self._is_alike(),
-                    joins=self.joins,
-                ),
-                position=Shape(RepeatPosition),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "boundary",
+            lambda context: RepeatKernel(
+                self.count,
+                context,
+                self.empty,
+                keeps=options.deterministic and self._is_alike(),
+                joins=self.joins,
             ),
+            position=Shape(RepeatPosition),
         )
 
     def _is_alike(self) -> bool:
@@ -156,10 +152,8 @@ def _times(once: Count, count: int | None) -> Count:
     return math.inf if count is None else once * count
 
 
-class RepeatKernel(BoundaryKernel):
-    """Opens one stream per epoch, the next as soon as the current stream has started all its work, or all that waits."""
-
-    reads_runs = True
+class RepeatKernel(InTurnKernel):
+    """Opens one stream per epoch."""
 
     def __init__(
         self,
@@ -170,16 +164,12 @@ class RepeatKernel(BoundaryKernel):
         keeps: bool = False,
         joins: bool = False,
     ) -> None:
+        super().__init__(context)
         self._count = count
         self._empty = empty
-        self._context = context
         self._first = FirstSchema()
         self._first_epoch = 0
-        self._index = 0
         self._had_rows = False
-        self._resumed_at: Position = None
-        self._current: StreamHandle | None = None
-        self._next: StreamHandle | None = None
         self._joins = joins
         self._keeps = keeps  # as long as no epoch was too long
         self._kept: list[Item] | None = None  # the items of the current epoch, if it runs from its start
@@ -194,27 +184,14 @@ class RepeatKernel(BoundaryKernel):
     def next_input(self) -> StreamHandle | None:
         """Returns the current epoch's stream; None after the last epoch, or after an epoch without rows."""
         if self._current is None:
-            if self.exhausted_at(self._index):
-                return None
-            if self._next is None:
-                self._next = self._context.open(0, self._first_epoch + self._index, self._resumed_at)
             self._kept = [] if self._keeps and self._resumed_at is None else None
-            self._current, self._next, self._resumed_at = self._next, None, None
-        return self._current
+        return super().next_input()
 
     def exhausted_at(self, index: int) -> bool:
-        """Whether there is no epoch number `index`."""
         return self.done or (self._count is not None and index >= self._count)
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether the current epoch, or the epoch opened ahead, is the last one."""
-        opened = 2 if self._next is not None else 1
-        return self.exhausted_at(self._index + opened)
-
-    def ahead(self) -> None:
-        if self._next is None and not self.exhausted_at(self._index + 1):
-            self._next = self._context.open(0, self._first_epoch + self._index + 1, None)
+    def _open(self, index: int, position: Position) -> StreamHandle:
+        return self._context.open(0, self._first_epoch + index, position)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Passes the item on, after a check that its columns are those of the epochs before."""

@@ -22,7 +22,7 @@ from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import given_names
-from arrowflow.ops.functions.bad_results import ResultSchema
+from arrowflow.ops.functions.bad_results import result_schema
 from arrowflow.ops.functions.function import check_function, conform, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, FunctionOperator, check_format
 from arrowflow.ops.sources.from_memory import given_schema
@@ -66,7 +66,6 @@ class Scan(FunctionOperator):
         columns: Any,
         schema: pa.Schema | Mapping[str, Any] | None,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
         check_function(cls.name, fn)
         check_format(cls.name, format)
         try:
@@ -90,12 +89,11 @@ class Scan(FunctionOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         call = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: ScanKernel(self, context),
+            "serial",
+            lambda context: ScanKernel(self, context),
             position=Shape(ScanPosition, _wrong),
             engine="python",
-            facts=lambda: (f"{function_name(self.fn)}(state, {self.format}), one call at a time, in order",),
+            facts=f"{function_name(self.fn)}(state, {self.format}), one call at a time, in order",
         )
         return (*recut_specs(self), call)
 
@@ -124,15 +122,8 @@ class ScanKernel(StateKernel):
     def __init__(self, node: Scan, context: Context) -> None:
         self._types = node.types
         self.state = node.initial_state
-        self._function = BatchFunction(
-            node.fn,
-            context,
-            node.place,
-            format=node.format,
-            columns=node.columns,
-            schema=node.types,
-        )
-        self._schema = ResultSchema(node.name, node.fn)
+        self._function = BatchFunction.of(node, context)
+        self._checked = result_schema(node.fn)
 
     def step(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         function = self._function
@@ -158,7 +149,7 @@ class ScanKernel(StateKernel):
         if self._types is not None:
             batch = conform(batch, self._types, function.what)
         else:
-            batch = self._schema.checked(batch)
+            batch = self._checked(batch)
         return batch, text
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.kernels.gather import GatherKernel, gathered
-from arrowflow.kernels.items import Origin, Payload
-from arrowflow.kernels.kinds import StateKernel
+from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.order.random_access import InPlaceRows, PickedRows, Rows
+from arrowflow.ops.order.random_access import InPlaceRows, PickedRows
+from arrowflow.ops.rows.split import Numbered, NumberKernel
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted
@@ -44,7 +44,6 @@ class Shard(RowOperator):
 
     @classmethod
     def of(cls, below: Node, num_shards: int, index: int) -> Self:
-        """Returns the node, with arguments as users write them."""
         shards = check_size(cls.name, "num_shards", num_shards)
         number = check_size(cls.name, "index", index, least=0)
         if number >= shards:
@@ -69,57 +68,30 @@ class Shard(RowOperator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         return (
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: StrideCountKernel(self),
+                "serial",
+                lambda context: NumberKernel(modulo=self.num_shards),
                 position=Shape(Counted),
-                facts=lambda: ("count rows",),
+                facts="count rows",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: StrideKernel(self),
+                "stateless",
+                lambda context: StrideKernel(self),
                 engine="arrow",
-                facts=lambda: (f"{'pick' if self.in_place else 'gather'} every {self.num_shards}th row",),
+                facts=f"{'pick' if self.in_place else 'gather'} every {self.num_shards}th row",
             ),
         )
-
-
-@dataclass(slots=True)
-class Strided(Payload):
-    """A chunk and the first of its wanted rows, of which there is one."""
-
-    chunk: pa.RecordBatch | Rows
-    first: int
-
-    @property
-    def num_rows(self) -> int:
-        return self.chunk.num_rows
-
-
-class StrideCountKernel(StateKernel):
-    """Finds the first wanted row of each chunk."""
-
-    def __init__(self, node: Shard) -> None:
-        self._node = node
-
-    def step(self, chunk: pa.RecordBatch | Rows) -> Strided | pa.RecordBatch | Rows:
-        """Returns the chunk with the number of its first wanted row; no rows of it where it has none."""
-        first = (self._node.index - self.state) % self._node.num_shards
-        self.state = (self.state + chunk.num_rows) % self._node.num_shards
-        return Strided(chunk, first) if first < chunk.num_rows else chunk.slice(0, 0)
 
 
 class StrideKernel(GatherKernel):
     """Gathers every n-th row, or picks it where it lies."""
 
     def __init__(self, node: Shard) -> None:
-        self._stride = node.num_shards
+        self._stride, self._index = node.num_shards, node.index
         self._in_place = node.in_place
 
-    def gather(self, chunk: Strided, origin: Origin) -> pa.RecordBatch | PickedRows:
+    def gather(self, chunk: Numbered, origin: Origin) -> pa.RecordBatch | PickedRows:
+        rows = range((self._index - chunk.first) % self._stride, chunk.num_rows, self._stride)
         if not self._in_place:
-            rows = np.arange(chunk.first, chunk.chunk.num_rows, self._stride, dtype=np.int64)
-            return gathered(chunk.chunk, rows)
+            return gathered(chunk.chunk, np.arange(rows.start, rows.stop, rows.step, dtype=np.int64))
         found = InPlaceRows(chunk.chunk) if isinstance(chunk.chunk, pa.RecordBatch) else chunk.chunk
-        return PickedRows(found, range(chunk.first, found.num_rows, self._stride))
+        return PickedRows(found, rows)

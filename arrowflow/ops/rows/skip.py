@@ -31,7 +31,6 @@ class Skip(RowOperator):
 
     @classmethod
     def of(cls, below: Node, count: int) -> Self:
-        """Returns the node, with arguments as users write them."""
         return cls(inputs=(below,), count=check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
@@ -48,17 +47,14 @@ class Skip(RowOperator):
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         return None if inputs[0] is None else max(0, inputs[0] - self.count)
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         behind: tuple[Position, int] = None, 0
         if options.deterministic:  # without an order places are not counted in rows
             behind = position_behind(self.inputs[0], self.count) or behind
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: SkipKernel(self.count, *behind),
-                position=Shape(Counted, lambda at: below("rows", at.rows, self.count + 1)),
-            ),
+        return KernelSpec(
+            "serial",
+            lambda context: SkipKernel(self.count, *behind),
+            position=Shape(Counted, lambda at: below("rows", at.rows, self.count + 1)),
         )
 
 

@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.gather import GatherKernel, chosen
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Noted, Origin
 from arrowflow.kernels.kinds import StateKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions, check_seed
@@ -133,18 +133,16 @@ class Split(RowOperator, InLanes):
             )
         return (
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: NumberKernel(self._first(context.epoch)),
+                "serial",
+                lambda context: NumberKernel(self._first(context.epoch)),
                 position=Shape(Counted),
-                facts=lambda: ("count rows",),
+                facts="count rows",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: SplitKernel(self),
+                "stateless",
+                lambda context: SplitKernel(self),
                 engine="numpy+arrow",
-                facts=lambda: (f"gather rows drawn in [{self.low:.3g}, {self.high:.3g})",),
+                facts=f"gather rows drawn in [{self.low:.3g}, {self.high:.3g})",
             ),
         )
 
@@ -222,28 +220,26 @@ def _check_order(node: Node, *, cached: bool = False) -> None:
         _check_order(child, cached=cached or node.name == "cache")
 
 
-class Numbered(NamedTuple):
+@dataclass(slots=True)
+class Numbered(Noted):
     """A chunk and the number of its first row."""
 
-    chunk: pa.RecordBatch
     first: int
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the chunk."""
-        return self.chunk.num_rows
 
 
 class NumberKernel(StateKernel):
-    """Numbers the rows, from `first` on."""
+    """Numbers the rows, from `first` on, or counts them modulo a number."""
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int = 0, modulo: int | None = None) -> None:
         self._first = first
+        self._modulo = modulo
 
-    def step(self, chunk: pa.RecordBatch) -> Numbered:
-        first = self._first + self.state
+    def step(self, chunk: Any) -> Numbered:
+        numbered = Numbered(chunk, self._first + self.state)
         self.state += chunk.num_rows
-        return Numbered(chunk, first)
+        if self._modulo is not None:
+            self.state %= self._modulo
+        return numbered
 
 
 class SplitKernel(GatherKernel):

@@ -33,7 +33,6 @@ class Take(RowOperator):
 
     @classmethod
     def of(cls, below: Node, count: int) -> Self:
-        """Returns the node, with arguments as users write them."""
         return cls(inputs=(below,), count=check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
@@ -46,15 +45,8 @@ class Take(RowOperator):
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         return None if inputs[0] is None else min(self.count, inputs[0])
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: TakeKernel(self.count),
-                position=Shape(Counted),
-            ),
-        )
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec("serial", lambda context: TakeKernel(self.count), position=Shape(Counted))
 
 
 class TakeKernel(StateKernel):

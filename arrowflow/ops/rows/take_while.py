@@ -65,7 +65,6 @@ class TakeWhile(RowOperator):
         return f"take_while({self.predicate!r})"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, after a check that the predicate fits it."""
         self.program(inputs[0])
         return inputs[0]
 
@@ -91,18 +90,15 @@ class TakeWhile(RowOperator):
             return (None,)
         return (wanted.union(*(single.columns for single in expand(self.predicate, schema))),)
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         schema = self.inputs[0].schema
         known = None if schema is None else self.program(schema)
         program = OfSchema(lambda schema: known or self.program(schema))
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: TakeWhileKernel(lambda chunk: program(chunk.schema).run(chunk).columns),
-                position=Shape(TakeWhilePosition),
-                engine="numpy+arrow",
-            ),
+        return KernelSpec(
+            "serial",
+            lambda context: TakeWhileKernel(lambda chunk: program(chunk.schema).run(chunk).columns),
+            position=Shape(TakeWhilePosition),
+            engine="numpy+arrow",
         )
 
 
@@ -124,12 +120,11 @@ class TakeWhileBy(PredicateOperator):
             return TakeWhileKernel(lambda chunk: predicate(chunk, lambda mask: [mask]))
 
         call = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=make,
+            "serial",
+            make,
             position=Shape(TakeWhilePosition),
             engine="python",
-            facts=lambda: (f"{function_name(self.fn)}({self.format}), one call at a time, in order",),
+            facts=f"{function_name(self.fn)}({self.format}), one call at a time, in order",
         )
         return (*recut_specs(self), call)
 

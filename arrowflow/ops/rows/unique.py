@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from arrowflow.errors import BudgetError
 from arrowflow.kernels.gather import GatherKernel, OfSchema, chosen
-from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.items import Item, Noted, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.lookup.keys import Words, check_keys, hashes
@@ -58,7 +58,6 @@ class Unique(RowOperator):
 
     @classmethod
     def of(cls, below: Node, columns: Any, max_rows: int) -> Self:
-        """Returns the node, with arguments as users write them."""
         return cls(
             inputs=(below,),
             columns=given_names(cls.name, columns),
@@ -86,27 +85,21 @@ class Unique(RowOperator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         return (
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: KeyHashKernel(self),
+                "stateless",
+                lambda context: KeyHashKernel(self),
                 engine="polars+numpy",
-                facts=lambda: ("hash and sort keys",),
+                facts="hash and sort keys",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: UniqueKernel(self.max_rows),
+                "serial",
+                lambda context: UniqueKernel(self.max_rows),
                 position=Shape(tuple[int]),
                 pins_order=True,
                 engine="numpy",
-                facts=lambda: (f"hold up to {self.max_rows:,} keys, {self.max_rows * KEY_BYTES:,} bytes",),
+                facts=f"hold up to {self.max_rows:,} keys, {self.max_rows * KEY_BYTES:,} bytes",
             ),
             KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: ChosenKernel(),
-                engine="arrow",
-                facts=lambda: ("gather first rows",),
+                "stateless", lambda context: ChosenKernel(), engine="arrow", facts="gather first rows"
             ),
         )
 
@@ -118,23 +111,13 @@ class Keys(NamedTuple):
     second: Words
 
 
-class Keyed(NamedTuple):
-    """A chunk, its different keys, and of each of these keys the number of its first row."""
+@dataclass(slots=True)
+class Keyed(Noted):
+    """A chunk, its different keys as two halves of a hash, and of each of these keys the number of its first row."""
 
-    chunk: pa.RecordBatch
-    keys: Keys
+    first: Words
+    second: Words
     rows: npt.NDArray[np.intp]
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the chunk."""
-        return int(self.chunk.num_rows)
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer, ...]:
-        """The buffers that the ledger counts."""
-        own = [pa.py_buffer(array) for array in (*self.keys, self.rows)]
-        return (*own, *(buffer for column in self.chunk.columns for buffer in column.buffers()))
 
 
 class Chosen(NamedTuple):
@@ -160,7 +143,8 @@ class KeyHashKernel(StatelessKernel):
         """Returns the chunk with its different keys, after a check that they fit its schema."""
         self._check(chunk.schema)
         names = self._node.columns or chunk.schema.names
-        return Keyed(chunk, *different(*hashes(chunk.select(list(names)))))
+        keys, rows = different(*hashes(chunk.select(list(names))))
+        return Keyed(chunk, *keys, rows)
 
 
 def different(first: Words, second: Words) -> tuple[Keys, npt.NDArray[np.intp]]:
@@ -252,7 +236,7 @@ class UniqueKernel(SerialKernel):
             )
 
     def _new_rows(self, keyed: Keyed) -> npt.NDArray[np.intp]:
-        keys, rows = keyed.keys, keyed.rows
+        keys, rows = Keys(keyed.first, keyed.second), keyed.rows
         new = self._seen.missing(keys)
         if not new.all():
             keys, rows = Keys(keys.first[new], keys.second[new]), rows[new]

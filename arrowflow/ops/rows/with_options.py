@@ -27,7 +27,6 @@ class WithOptions(RowOperator, SetsOptions):
 
     @classmethod
     def of(cls, below: Node, options: Options) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not isinstance(options, Options):
             raise PlanError(f"with_options: expected arrowflow.Options, got {shown(options)}")
         return cls(inputs=(below,), options=options)

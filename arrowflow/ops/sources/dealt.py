@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -14,11 +14,12 @@ import pyarrow as pa
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import Operator
-from arrowflow.ops.order.source_order import Block
-from arrowflow.ops.order.spans import Places
-from arrowflow.plan.access import RowAccess
+from arrowflow.ops.order.random_access import Rows
+from arrowflow.ops.order.source_order import Block, Blocks
+from arrowflow.options import MAX_CHUNK_ROWS
+from arrowflow.plan.access import RowAccess, SourceOrder
 from arrowflow.plan.lane import InLanes, Lane, Obstacle, too_few
-from arrowflow.plan.node import Count
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 
 
@@ -57,31 +58,39 @@ class DealtSource(Operator, InLanes, RowAccess):
         """Returns the source of some of its rows, by their numbers."""
 
 
-class NumberedRows(ABC):
-    """Rows that are made, read or gathered when a reader asks for them, by their numbers; see `Rows`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSource(DealtSource):
+    """A source of rows that can be read anywhere, which a `shuffle` of a size reads in blocks.
+
+    Attributes:
+        blocks: How a `shuffle` after it orders the rows, or None.
+        in_place: Whether a global `shuffle` after it takes rows by their numbers, so that no row travels.
+        split_rows: The most rows of a split or a block.
+    """
+
+    blocks: Blocks | None = None
+    in_place: bool = False
+    split_rows: int = field(default=MAX_CHUNK_ROWS, compare=False, repr=False)
+
+    def with_source_order(self, order: SourceOrder) -> Node:
+        return dataclasses.replace(self, blocks=Blocks.of(order, self.split_rows))
+
+    def in_lane(self, lane: Lane) -> Self:
+        if self.blocks is not None:
+            return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
+        return DealtSource.in_lane(self, lane)
+
+    def random_access(self) -> Node:
+        return dataclasses.replace(self, in_place=True)
+
+
+class NumberedRows(Rows):
+    """Rows that are made, read or gathered when a reader asks for them, by their numbers."""
 
     __slots__ = ()
 
     buffers: tuple[pa.Buffer, ...] = ()
     check: None = None
-
-    @property
-    @abstractmethod
-    def num_rows(self) -> int:
-        """How many rows they are."""
-
-    @property
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """Bytes that the rows will take."""
-
-    @abstractmethod
-    def slice(self, offset: int, length: int | None = None) -> Self:
-        """See `Rows.slice`."""
-
-    @abstractmethod
-    def gather(self, places: Places) -> pa.RecordBatch:
-        """See `Rows.gather`."""
 
     def everything(self) -> pa.RecordBatch:
         """Returns all of them, in order, as new memory."""

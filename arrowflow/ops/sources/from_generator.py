@@ -58,7 +58,6 @@ class FromGenerator(Operator):
 
     @classmethod
     def of(cls, fn: Callable[[], Iterable[Any]], types: pa.Schema | None, elements: str) -> Self:
-        """Returns the node, with arguments as users write them."""
         given: object = fn
         if not callable(given):
             hint = "; for rows that are there write `lambda: rows`" if isinstance(given, Iterable) else ""
@@ -87,22 +86,20 @@ class FromGenerator(Operator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         name = function_name(self.fn)
         source = KernelSpec(
-            operator=self.name,
-            kind="source",
-            make=lambda context: GeneratorKernel(self),
+            "source",
+            lambda context: GeneratorKernel(self),
             position=Shape(tuple[int]),
             cost="unknown",
             phase="read",
             max_calls=1,
-            facts=lambda: (f"runs {name}() in order, one element at a time",),
+            facts=f"runs {name}() in order, one element at a time",
         )
         rows = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: RowsKernel(self.types, name),
+            "serial",
+            lambda context: RowsKernel(self.types, name),
             fixed=lambda context: RowsKernel(self.types, name, single=True),
             pins_order=True,
-            facts=lambda: ("converts all rows that are there together",),
+            facts="converts all rows that are there together",
         )
         return (source, rows) if self.elements == "rows" else (source,)
 

@@ -88,15 +88,12 @@ class FromIndexed(DealtSource):
         memory = self.memory.of_columns(wanted)
         return self if memory is self.memory else dataclasses.replace(self, memory=memory).on()
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: self.of_epoch(context.epoch).kernel(),
-                position=Shape(tuple[int]),
-                engine="arrow",
-            ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "source",
+            lambda context: self.of_epoch(context.epoch).kernel(),
+            position=Shape(tuple[int]),
+            engine="arrow",
         )
 
     def kernel(self) -> SourceKernel:

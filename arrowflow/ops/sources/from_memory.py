@@ -22,10 +22,8 @@ from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.order.source_order import Blocks
-from arrowflow.ops.sources.dealt import DealtSource
+from arrowflow.ops.sources.dealt import BlockSource
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.access import SourceOrder
-from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.shape import Shape
@@ -38,7 +36,7 @@ LONG_CHUNKS_BUDGET: Final = 512 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromMemory(DealtSource):
+class FromMemory(BlockSource):
     """The rows of record batches in memory, without a copy.
 
     Row order: as given; before a windowed `shuffle` in blocks of rows, ordered by (seed, epoch). Memory: none of its
@@ -49,8 +47,6 @@ class FromMemory(DealtSource):
         batches: The rows; no record batch is empty.
         types: Their schema.
         given: The schema as the user gave it, with its metadata.
-        blocks: How a `shuffle` after it orders the rows, or None.
-        in_place: Whether a global `shuffle` after it gathers from the rows, so that no row travels.
         long_chunks: Whether chunks have twice the rows, if the byte budget has room for many of them.
     """
 
@@ -60,8 +56,6 @@ class FromMemory(DealtSource):
     batches: tuple[pa.RecordBatch, ...] = field(repr=False)
     types: pa.Schema
     given: pa.Schema | None = field(default=None, compare=False, repr=False)
-    blocks: Blocks | None = None
-    in_place: bool = False
     long_chunks: bool = field(default=False, repr=False)
 
     def __eq__(self, other: object) -> bool:
@@ -99,14 +93,6 @@ class FromMemory(DealtSource):
     def count_rows(self, inputs: Sequence[Count]) -> int:
         return sum(batch.num_rows for batch in self.batches)
 
-    def with_source_order(self, order: SourceOrder) -> Node:
-        return dataclasses.replace(self, blocks=Blocks.of(order))
-
-    def in_lane(self, lane: Lane) -> Self:
-        if self.blocks is not None:
-            return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
-        return DealtSource.in_lane(self, lane)
-
     def part(self, first: int, before: int) -> Self:
         table = pa.Table.from_batches(self.batches, self.types).slice(first, before - first)
         return dataclasses.replace(self, batches=tuple(table.to_batches()))
@@ -124,9 +110,6 @@ class FromMemory(DealtSource):
         index = bisect_right(starts, rows) - 1
         return (index, rows - starts[index]), rows
 
-    def random_access(self) -> Node:
-        return dataclasses.replace(self, in_place=True)
-
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Leaves columns out where rows stay in place; otherwise a later operator does so."""
         found = self.of_columns(wanted) if self.in_place else self
@@ -140,7 +123,7 @@ class FromMemory(DealtSource):
         batches = tuple(batch.select(types.names) for batch in self.batches)
         return dataclasses.replace(self, batches=batches, types=types)
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         kind = tuple[int] if self.in_place else tuple[int, int]
         is_long = self.long_chunks and options.ram_budget >= LONG_CHUNKS_BUDGET
         rows = 2 * MAX_CHUNK_ROWS if is_long else MAX_CHUNK_ROWS
@@ -152,7 +135,7 @@ class FromMemory(DealtSource):
                 return MemoryKernel(self.of_epoch(context.epoch).batches, rows)
             return BlockKernel(self.batches, self.blocks, context.epoch)
 
-        return (KernelSpec(operator=self.name, kind="source", make=make, position=Shape(kind)),)
+        return KernelSpec("source", make, position=Shape(kind))
 
 
 class MemoryKernel(SourceKernel):

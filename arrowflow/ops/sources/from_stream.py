@@ -53,17 +53,14 @@ class FromStream(Operator):
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         return self.schema
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: StreamKernel(self),
-                position=Shape(tuple[int]),
-                cost="unknown",
-                phase="read",
-                max_calls=1,
-            ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "source",
+            lambda context: StreamKernel(self),
+            position=Shape(tuple[int]),
+            cost="unknown",
+            phase="read",
+            max_calls=1,
         )
 
 

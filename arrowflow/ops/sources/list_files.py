@@ -119,15 +119,12 @@ class ListFiles(DealtSource, FileSource):
     def part(self, first: int, before: int) -> Self:
         return dataclasses.replace(self, files=self.files[first:before], names=self.names[first:before])
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: ListFilesKernel(self.of_epoch(context.epoch).names),
-                position=Shape(tuple[int]),
-                engine="polars",
-            ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "source",
+            lambda context: ListFilesKernel(self.of_epoch(context.epoch).names),
+            position=Shape(tuple[int]),
+            engine="polars",
         )
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.order.source_order import Blocks
 from arrowflow.ops.order.spans import Places
-from arrowflow.ops.sources.dealt import DealtSource, NumberedKernel, NumberedRows, equal_splits
-from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.access import SourceOrder
-from arrowflow.plan.lane import Lane
-from arrowflow.plan.node import Count, Node
+from arrowflow.ops.sources.dealt import BlockSource, NumberedKernel, NumberedRows, equal_splits
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Count
 from arrowflow.plan.shape import Shape
 from arrowflow.plan.traits import Borders, Traits
 
@@ -25,7 +22,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range(DealtSource):
+class Range(BlockSource):
     """The numbers of `range(start, stop, step)` as int64 in the column `id`.
 
     Row order: counting; before a windowed `shuffle` in blocks, ordered by (seed, epoch). Memory: one chunk of at most
@@ -35,9 +32,6 @@ class Range(DealtSource):
         start: The first number.
         stop: The number to stop before.
         step: The difference from a number to the next.
-        blocks: How a `shuffle` after it orders the numbers, or None.
-        in_place: Whether a global `shuffle` after it chooses the numbers.
-        split_rows: Rows of a split.
     """
 
     name: ClassVar[str] = "range"
@@ -46,9 +40,6 @@ class Range(DealtSource):
     start: int
     stop: int
     step: int
-    blocks: Blocks | None = None
-    in_place: bool = False
-    split_rows: int = field(default=MAX_CHUNK_ROWS, compare=False, repr=False)
 
     @property
     def numbers(self) -> range:
@@ -64,14 +55,6 @@ class Range(DealtSource):
     def count_rows(self, inputs: Sequence[Count]) -> int:
         return len(self.numbers)
 
-    def with_source_order(self, order: SourceOrder) -> Node:
-        return dataclasses.replace(self, blocks=Blocks.of(order, self.split_rows))
-
-    def in_lane(self, lane: Lane) -> Self:
-        if self.blocks is not None:
-            return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
-        return DealtSource.in_lane(self, lane)
-
     def part(self, first: int, before: int) -> Self:
         numbers = self.numbers[first:before]
         return dataclasses.replace(self, start=numbers.start, stop=numbers.stop)
@@ -85,18 +68,12 @@ class Range(DealtSource):
         turn, before = self.blocks.behind(rows, len(self.numbers), epoch)
         return (turn,), before
 
-    def random_access(self) -> Node:
-        return dataclasses.replace(self, in_place=True)
-
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: self.of_epoch(context.epoch).kernel(context.epoch),
-                position=Shape(tuple[int]),
-                engine="numpy",
-            ),
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            "source",
+            lambda context: self.of_epoch(context.epoch).kernel(context.epoch),
+            position=Shape(tuple[int]),
+            engine="numpy",
         )
 
     def kernel(self, epoch: int) -> NumberedKernel:

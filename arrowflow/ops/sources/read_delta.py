@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -30,7 +30,7 @@ from arrowflow.formats.types import decoded_schema
 from arrowflow.lazy import compute as pc
 from arrowflow.ops.sources.files.file_scan import FileStatistics, has_exact_bounds
 from arrowflow.ops.sources.files.partitions import Partitions, as_stored
-from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.files.read import TableRead
 from arrowflow.ops.sources.from_memory import from_batches
 from arrowflow.optional import optional
 from arrowflow.plan.node import BindContext, Node
@@ -49,41 +49,10 @@ _BY_HAND: Final = "read it by another engine, such as `af.from_arrow(duckdb.sql(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadDelta(Read):
-    """The rows of a version of a Delta table, as of `Read`, in the order of the paths of its files.
-
-    Attributes:
-        table: The folder of the table, or its URL.
-        version: The version to read; None until bound for the latest.
-        log_options: Arguments of the client that reads the log.
-    """
+class ReadDelta(TableRead):
+    """The rows of a version of a Delta table. See `TableRead`."""
 
     name: ClassVar[str] = "read_delta"
-
-    table: str
-    version: int | None = None
-    log_options: Mapping[str, str] | None = dataclasses.field(
-        default=None, hash=False, compare=False, repr=False
-    )
-
-    @property
-    def operator(self) -> str:
-        return self.name
-
-    def describe(self) -> str:
-        version = "" if self.version is None else f"version {self.version}"
-        if not self.bound:
-            return f"{self.name}({'; '.join(filter(None, (repr(self.table), version)))})"
-        return Read.describe(self).replace("(", f"({version}; ", 1)
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns also the version, so that a state of another one is refused."""
-        return {"version": self.version, **Read.arguments(self)}
-
-    def identity(self) -> dict[str, Any]:
-        found = Read.identity(self)
-        del found["table"]
-        return found
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Reads the log, and then what `Read` does for the files of the version."""
@@ -95,14 +64,8 @@ class ReadDelta(Read):
         order = sorted(range(len(paths)), key=paths.__getitem__)
         actions = actions.take(pl.Series(order, dtype=pl.Int64).to_arrow())
         statistics = _statistics(actions, schema)
-        named = dataclasses.replace(
-            self,
-            version=found.version(),
-            paths=[paths[number] for number in order],
-            partitioning=None,
-            target=schema,
-        )
-        bound: Any = Read.bind(named, inputs, context)
+        paths = [paths[number] for number in order]
+        bound = self.of_files(context, found.version(), paths, schema)
         assert len(bound.files) == len(paths)
         partitions = _partitions(actions, schema) if is_partitioned else None
         return dataclasses.replace(bound, partitions=partitions, statistics=statistics).on()
@@ -111,7 +74,7 @@ class ReadDelta(Read):
         """Returns the version, whether it has partitions, and its files, after a check that these give its rows."""
         table = self.table
         delta = optional("deltalake", user=self.name, extra="delta")
-        client = dict(self.log_options or {}) or None
+        client = dict(self.client or {}) or None
         try:
             found = delta.DeltaTable(table, version=self.version, storage_options=client)
             protocol, metadata = found.protocol(), found.metadata()

@@ -28,8 +28,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError, closest
-from arrowflow.formats.borders import split_borders
-from arrowflow.formats.protocol import check_unchanged, reading
+from arrowflow.formats.protocol import check_unchanged, reading, split_borders
 from arrowflow.interchange.binary import Memory, binary_column
 from arrowflow.interchange.enums import as_enum
 from arrowflow.kernels.context import Context
@@ -176,21 +175,18 @@ class ReadFiles(ListFiles):
         start = starts[max(0, bisect_right(starts, rows) - 1)]
         return (start,), start
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         assert self.store is not None
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: self.of_epoch(context.epoch).kernel(context),
-                position=Shape(tuple[int]),
-                phase="read",
-                engine="python",
-                cost="unknown" if self.store.is_local else "waits",
-                connections=self.store.connections,
-                max_calls=self.num_parallel_calls,
-                facts=lambda: (f"one call for up to {SPLIT_FILES} files",),
-            ),
+        return KernelSpec(
+            "source",
+            lambda context: self.of_epoch(context.epoch).kernel(context),
+            position=Shape(tuple[int]),
+            phase="read",
+            engine="python",
+            cost="unknown" if self.store.is_local else "waits",
+            connections=self.store.connections,
+            max_calls=self.num_parallel_calls,
+            facts=f"one call for up to {SPLIT_FILES} files",
         )
 
     def kernel(self, context: Context) -> NumberedKernel:

@@ -26,7 +26,7 @@ from arrowflow.errors import ArrowflowError, PlanError, SourceError
 from arrowflow.formats.types import decoded_schema
 from arrowflow.ops.sources.files.file_scan import FileStatistics, has_exact_bounds
 from arrowflow.ops.sources.files.partitions import Partitions
-from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.files.read import TableRead
 from arrowflow.ops.sources.from_memory import from_batches
 from arrowflow.optional import optional
 from arrowflow.plan.node import BindContext, Node
@@ -38,55 +38,19 @@ _BY_HAND: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadIceberg(Read):
-    """The rows of a snapshot of an Iceberg table, as of `Read`, in the order of the paths of its files.
-
-    Attributes:
-        table: The path of the table's metadata, which never changes; or its folder until bound.
-        snapshot: The number of the snapshot to read; None until bound for the current one, and for a table without rows.
-        properties: Arguments of the client that reads the metadata.
-    """
+class ReadIceberg(TableRead):
+    """The rows of a snapshot of an Iceberg table, of metadata that never change. See `TableRead`."""
 
     name: ClassVar[str] = "read_iceberg"
-
-    table: str
-    snapshot: int | None = None
-    properties: Mapping[str, str] | None = dataclasses.field(
-        default=None, hash=False, compare=False, repr=False
-    )
-
-    @property
-    def operator(self) -> str:
-        return self.name
-
-    def describe(self) -> str:
-        snapshot = "" if self.snapshot is None else f"snapshot {self.snapshot}"
-        if not self.bound:
-            return f"{self.name}({'; '.join(filter(None, (repr(self.table), snapshot)))})"
-        return Read.describe(self).replace("(", f"({snapshot}; ", 1)
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns also the snapshot, so that a state of another one is refused."""
-        return {"snapshot": self.snapshot, **Read.arguments(self)}
-
-    def identity(self) -> dict[str, Any]:
-        found = Read.identity(self)
-        del found["table"]
-        return found
+    version_name: ClassVar[str] = "snapshot"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Reads the metadata, and then what `Read` does for the files of the snapshot."""
-        found = _Snapshot.of(self.table, self.snapshot, self.properties or {})
+        found = _Snapshot.of(self.table, self.version, self.client or {})
         if not found.files:
             return from_batches([], found.schema).bind((), context)
-        named = dataclasses.replace(
-            self,
-            snapshot=found.number,
-            paths=[_path(file.file_path) for file in found.files],
-            partitioning=None,
-            target=found.schema,
-        )
-        bound: Any = Read.bind(named, inputs, context)
+        paths = [_path(file.file_path) for file in found.files]
+        bound = self.of_files(context, found.number, paths, found.schema)
         partitions, statistics = found.partitions(), found.statistics()
         return dataclasses.replace(bound, partitions=partitions, statistics=statistics).on()
 

@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError
 from arrowflow.expr import empty_batch
+from arrowflow.formats.capabilities import bits_of, least_bytes
 from arrowflow.formats.types import conform, decoded_schema
-from arrowflow.formats.widths import bits_of, least_bytes
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.spans import Places
 from arrowflow.ops.sources.dealt import NumberedRows
@@ -151,7 +151,7 @@ class ReadLance(Range, FileSource):
         names = tuple(name for name in self.schema.names if name in wanted)
         return dataclasses.replace(self, columns=names).on()
 
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    def lower(self, options: ResolvedOptions) -> KernelSpec:
         """Returns a source of one task per split; refuses blobs that would be taken by numbers, which gives no bytes."""
         assert self.schema is not None
         blobs = [name for name in self.schema.names if name in self.blobs and self.in_place]
@@ -160,15 +160,12 @@ class ReadLance(Range, FileSource):
                 f"shuffle: without buffer_size it takes rows of {self.name} by their numbers, which gives no bytes of blobs "
                 f"(columns {', '.join(blobs)}); put `.cache()` before it, or use shuffle(buffer_size)"
             )
-        (spec,) = Range.lower(self, options)
-        return (
-            dataclasses.replace(
-                spec,
-                phase="read",
-                engine="lance",
-                cost="waits" if "://" in self.table else "computes",
-                max_calls=self.num_parallel_calls,
-            ),
+        return dataclasses.replace(
+            Range.lower(self, options),
+            phase="read",
+            engine="lance",
+            cost="waits" if "://" in self.table else "computes",
+            max_calls=self.num_parallel_calls,
         )
 
     def numbered(self) -> NumberedRows:

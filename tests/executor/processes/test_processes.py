@@ -905,7 +905,7 @@ def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
     if when == "during the call":
         monkeypatch.setattr(children.Child, "call", ends_during)
     monkeypatch.setattr(children, "give_back", noted)
-    spec = KernelSpec(operator="map", kind="stateless", make=Counting)
+    spec = KernelSpec("stateless", Counting, operator="map")
     made = processes.call(spec, 0, batch_of(1), Origin(0))
     assert isinstance(made, pa.RecordBatch) and made["x"].to_pylist() == [0, 1, 1]
     (one,) = given

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 
+from arrowflow.executor.limits import FIRST_CALL_BYTES
 from arrowflow.executor.stages.base import (
     BLOCKED,
     DONE,
@@ -16,12 +18,13 @@ from arrowflow.executor.stages.base import (
     Waits,
 )
 from arrowflow.kernels.items import Item
-from arrowflow.physical.stage import Chain
+from arrowflow.physical.stage import Chain, StagePlan
 from arrowflow.physical.tuning import Gate, Refusals
 from tests.executor.fakes import (
     Concatenate,
     Stepper,
     boundary,
+    chunk,
     function,
     hold,
     serial,
@@ -44,6 +47,24 @@ def test_a_stage_with_input_is_ready_and_the_one_after_it_waits() -> None:
     assert isinstance(look, Ready) and look.stage is first and look.call is None
     assert second.look() == Waits(first)
     assert third.look() == Waits(second)
+
+
+def test_a_serial_call_takes_the_input_that_is_there() -> None:
+    engine = stepper(source(1), serial(buffer_items=2), serial(name="tail"))
+    for _ in range(2):
+        call = engine.begin()
+        assert call is not None
+        engine.finish(call)
+    assert [len(stage.out) for stage in found(engine)] == [0, 1]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1_000])
+def test_a_call_in_a_worker_process_takes_a_copy_of_its_input(num_bytes: int) -> None:
+    (spec,) = function().kernels
+    process = StagePlan(kind="parallel", kernels=(dataclasses.replace(spec, process=True),))
+    engine = stepper(source(1, lambda value: iter([chunk(value, num_bytes)])), process)
+    (call,) = hold(engine, "function", 1)
+    assert call[0].reserved_bytes == (num_bytes or FIRST_CALL_BYTES)
 
 
 def test_as_many_calls_as_may_be() -> None:

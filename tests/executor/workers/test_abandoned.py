@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from arrowflow.executor.workers.abandoned import Abandoned
+from arrowflow.executor.failure import Abandoned
 from arrowflow.executor.workers.worker import Runner
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import arrowflow as af
-from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
+from arrowflow.executor.workers.cores import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.observe.report import report
 from tests.autotune.measured import run
 from tests.executor.fakes import Stepper, clock_of, function, hold, source, stepper

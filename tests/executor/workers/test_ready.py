@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from arrowflow.executor.stages.base import Blocked, Look
+from arrowflow.executor.stages.base import Blocked, Look, Stream
 from arrowflow.executor.stages.parallel import ParallelQueue
 from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.physical.stage import Chain
@@ -63,6 +63,26 @@ def test_streams_without_room_are_looked_at_again_when_bytes_are_released() -> N
     engine.settle()
     assert all(calls_of_sources(engine))
     assert len(values_of(engine)) == 4 * 20
+
+
+@pytest.mark.parametrize("spared", [0, 396 * SIZE])
+def test_streams_without_room_are_left_alone_until_then(spared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_inputs(4, ram_budget=400 * SIZE)
+    engine.ledger.reserve(396 * SIZE - spared)
+    engine.ledger.spared += spared
+    engine.settle()
+    blocked = {stage.stream for stage in stages_of(engine) if isinstance(stage.look(), Blocked)}
+    looks: list[Stream] = []
+    look = ParallelQueue.look
+
+    def noted(self: ParallelQueue, room: float = math.inf) -> Look:
+        looks.append(self.stream)
+        return look(self, room)
+
+    monkeypatch.setattr(ParallelQueue, "look", noted)
+    assert UNCHECKED(engine.pool.ready, 1.0) is None
+    assert len(blocked.intersection(looks)) <= 1, "the wanted one"
+    engine.ledger.spared -= spared
 
 
 def calls_of_sources(engine: Stepper) -> list[int]:

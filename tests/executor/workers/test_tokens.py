@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.executor import Engine
-from arrowflow.executor.workers import cores, tokens
+from arrowflow.executor import Engine, limits
+from arrowflow.executor.limits import FIRST_LOOK_SECONDS
+from arrowflow.executor.workers import cores
 from arrowflow.ops.rows.repeat import RepeatKernel
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain
-from arrowflow.physical.tuning import WAITS, RunSample, StageKey, StageLimits, StageStatistics
+from arrowflow.physical.tuning import FIRST_CALLS, WAITS, RunSample, StageKey, StageLimits, StageStatistics
 from arrowflow.testing import FakeClock
 from tests.executor.fakes import (
     Running,
@@ -41,9 +42,9 @@ from tests.executor.fakes import (
 
 @pytest.mark.parametrize("weight", [0.0, 0.1, WAITS, 0.5, 1.0])
 def test_what_takes_a_token_needs_room_and_nothing_else_does(weight: float) -> None:
-    takes = tokens.token(weight) > 0
-    assert takes == (not tokens.fits(weight, room=0.0)) == (not tokens.waits(weight)) == (weight >= WAITS)
-    assert tokens.fits(weight, room=0.5)
+    takes = limits.token(weight) > 0
+    assert takes == (not limits.fits(weight, room=0.0)) == (not limits.waits(weight)) == (weight >= WAITS)
+    assert limits.fits(weight, room=0.5)
 
 
 class Gauge:
@@ -131,14 +132,35 @@ def test_calls_that_wait_give_their_tokens_back_in_the_middle() -> None:
         (2, 0.9, 0.0, 0.01),
         (4, 0.2, 0.0, 0.01),  # they may wait for each other: together they have 0.8 of the interpreter
         (2, 0.1, 0.85, 0.01),  # they wait for a core: of the time they had one they computed two thirds
+        (2, 0.01, 0.9, 0.01),  # they may wait for each other: together they want 1.8 of the interpreter
         (2, 0.0, 0.0, 1e-5),  # a look too soon says nothing
+        (2, 0.0, 0.0, 0.45 * FIRST_LOOK_SECONDS),
     ],
 )
 def test_calls_that_may_compute_keep_them(cpus: int, share: float, queued: float, seconds: float) -> None:
     engine = stepper(source(100, cost="waits"), function(cost="unknown"), cpu_budget=cpus)
+    clock_of(engine).advance(100.0)
     begun(engine, hold(engine, "function", cpus), share, queued)
     look(engine, seconds)
     assert engine.pool.tokens == cpus
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason", "weight"),
+    [(0, "", 0.1), (FIRST_CALLS - 1, "", 0.1), (FIRST_CALLS, "", 1.0), (0, "the tuner says so", 1.0)],
+)
+def test_a_look_tells_what_the_next_calls_take_unless_the_tuner_does(
+    calls: int, reason: str, weight: float
+) -> None:
+    """Half of the time the call had no core, and of the other half it computed a tenth."""
+    engine = stepper(source(100, cost="waits"), function(cost="unknown"), cpu_budget=1)
+    clock_of(engine).advance(100.0)
+    begun(engine, hold(engine, "function", 1), share=0.05, queued=0.5)
+    stage = stages_of(engine)[0]
+    stage.calls, stage.limits.reason = calls, reason
+    look(engine, FIRST_LOOK_SECONDS * 1.1)
+    assert engine.pool.tokens == 0
+    assert stage.limits.weight == pytest.approx(weight)
 
 
 def test_a_share_of_a_core_is_a_share_of_a_token() -> None:

@@ -15,7 +15,7 @@ import pytest
 import arrowflow as af
 from arrowflow.executor.stages.caller import ParallelCaller
 from arrowflow.executor.workers import cores
-from arrowflow.executor.workers.turns import Turns
+from arrowflow.executor.workers.cores import Turns
 
 LONG = 60.0
 

@@ -155,3 +155,12 @@ def test_typed_floats_are_compared_to_the_bit(value: float) -> None:
     batch = pa.RecordBatch.from_pydict({"b": pa.array([value, 7.0])})
     source = parse_expression(c("b") == pl.lit(value, pl.Float64), operator="test")
     assert compile_steps([Where(source)], batch.schema).run(batch).num_rows == 1
+
+
+@pytest.mark.parametrize(("length", "shown"), [(200, 200), (201, 199)])
+def test_an_error_shows_at_most_200_characters_of_an_expression(length: int, shown: int) -> None:
+    source = c("x" * (length - len(str(c("").sum())))).sum()
+    with pytest.raises(PlanError) as caught:
+        parse_expression(source, operator="t")
+    assert len(str(source)) == length
+    assert f" in {str(source)[:shown]}{'…' * (shown < length)}. A chunk" in str(caught.value)

@@ -23,6 +23,7 @@ import pytest
 import arrowflow as af
 from arrowflow.formats import find
 from arrowflow.formats.avro import avro, blocks
+from arrowflow.formats.varints import written_number
 from arrowflow.testing import check_dataset
 from tests.formats.reading import open_footer, read_split
 from tests.ops.tables import refused
@@ -174,11 +175,11 @@ def recoded(path: Path, codec: str, change: Callable[[bytes], bytes] = lambda da
     """Writes a file that is not compressed with a codec that `fastavro` needs further packages for."""
     data = path.read_bytes()
     found = open_footer(find("avro"), path)[1].details.blocks
-    old, new = b"\x08null", blocks.as_number(len(codec)) + codec.encode()
+    old, new = b"\x08null", written_number(len(codec)) + codec.encode()
     parts = [data[: data.index(MARK)].replace(old, new), MARK]
     for count, start, stop in zip(found.rows, found.starts, found.stops, strict=True):
         block = change(CODECS[codec](data[start:stop]))
-        parts += [blocks.as_number(int(count)), blocks.as_number(len(block)), block, MARK]
+        parts += [written_number(int(count)), written_number(len(block)), block, MARK]
     path.write_bytes(b"".join(parts))
     return path
 
@@ -319,8 +320,8 @@ def test_schemas_that_are_no_columns(name: str, tmp_path: Path) -> None:
     head = [b"avro.schema", json.dumps(schema).encode()]
     path.write_bytes(
         b"Obj\x01"
-        + blocks.as_number(1)
-        + b"".join(blocks.as_number(len(each)) + each for each in head)
+        + written_number(1)
+        + b"".join(written_number(len(each)) + each for each in head)
         + b"\0"
         + data[data.index(MARK) :]
     )
@@ -366,7 +367,7 @@ def test_a_block_that_says_too_many_records(tmp_path: Path) -> None:
     at = data.index(MARK) + 16
     assert data[at] == 2
     for count in (1 << 50, 3_000):
-        path.write_bytes(data[:at] + blocks.as_number(count) + data[at + 1 :])
+        path.write_bytes(data[:at] + written_number(count) + data[at + 1 :])
         refused(af.SourceError, lambda: af.read_avro(path).to_table(), f"{count:,} records", str(path))
 
 
@@ -381,7 +382,7 @@ def test_numbers() -> None:
     for value in (0, 1, 63, 64, 1 << 20, 1 << 62):
         data = io.BytesIO()
         fastavro.schemaless_writer(data, {"type": "long"}, value)
-        assert blocks.as_number(value) == data.getvalue()
+        assert written_number(value) == data.getvalue()
         assert blocks.number(data.getvalue() + b"\0", 0) == (value, len(data.getvalue()))
     with pytest.raises(af.SourceError, match="stands no number"):
         blocks.number(b"\xff" * 12, 0)

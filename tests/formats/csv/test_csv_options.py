@@ -72,6 +72,12 @@ def test_rows(tmp_path: Path, case: str) -> None:
         check_dataset(lambda: af.read_csv(path, block_bytes=8, **options).batch(1))
 
 
+def test_a_null_word_is_a_whole_field_that_nobody_quoted(tmp_path: Path) -> None:
+    path = write(tmp_path, b'a,b\n\\N,"x,\\N,y"\n"\\N",\\N\n\\NN,a\\N\n')
+    found = af.read_csv(path, null_values="\\N", escape_char="\\").to_table().to_pydict()
+    assert found == {"a": [None, "N", "NN"], "b": ["x,N,y", None, "aN"]}
+
+
 @pytest.mark.parametrize("case", ["comments and escapes", "ragged lines", "everything"])
 def test_bad_rows_are_left_out(tmp_path: Path, case: str) -> None:
     good, options = CASES[case]

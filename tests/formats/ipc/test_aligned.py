@@ -16,8 +16,7 @@ import xxhash
 from hypothesis import example, given
 
 from arrowflow.formats import FORMATS, decoded_schema
-from arrowflow.formats.ipc.aligned import ALIGNMENT, Written, write_aligned
-from arrowflow.formats.ipc.dictionaries import same_file
+from arrowflow.formats.ipc.aligned import ALIGNMENT, Written, same_file, write_aligned
 from arrowflow.formats.ipc.metadata import CONTINUATION, Block, locate_message, parse_footer
 from arrowflow.workarounds.codes import masked
 from tests.formats.ipc_columns import CODE_BENEATH_A_NULL, COLUMNS, ROWS, batches

@@ -19,7 +19,7 @@ from arrowflow.formats import FORMATS, decoded_schema, match
 from arrowflow.formats.ipc import ipc, private_map
 from arrowflow.formats.ipc.metadata import _Table, parse_batch, parse_footer
 from arrowflow.formats.types import check_arrays
-from arrowflow.storage import Fetched
+from arrowflow.storage import Fetched, Mapped
 from tests.formats.parquet.test_parquet import table as columns
 from tests.formats.reading import KINDS, count_fetched, open_footer, read_all, read_split, write_table
 
@@ -385,3 +385,17 @@ def test_each_type_of_the_metadata_is_read_or_refused(tmp_path: Path) -> None:
 def test_messages_of_other_kinds() -> None:
     with pytest.raises(ValueError, match="points to byte"):
         parse_batch(memoryview(b""), 0, 1)
+
+
+def test_only_what_is_decoded_or_cast_is_a_copy_of_rows_in_place(tmp_path: Path) -> None:
+    """Copies are charged to the pipeline, and the mapped file is not."""
+    codes = pa.array(["b", None, "a", "b"]).dictionary_encode()
+    table = pa.table({"plain": [1, None, 3, 4], "full": [1.0, 2.0, 3.0, 4.0], "codes": codes})
+    store, footer = open_footer(ipc.IpcFormat(), write_table(tmp_path / "a.arrow", table))
+    mapped = Mapped(store, footer.file)
+    for offset in (0, 1):
+        (chunk,) = ipc.IpcFormat().read(mapped, footer, footer.splits[0], footer.schema, offset)
+        assert pa.Table.from_batches([chunk]).equals(table.slice(offset).cast(footer.schema))
+        for name in table.column_names:
+            views = {mapped.has(buffer) for buffer in chunk[name].buffers() if buffer is not None}
+            assert views == {name != "codes"}

@@ -41,6 +41,25 @@ def test_a_file_is_mapped_where_the_system_lacks_a_function(
     assert map_private(str(path), 5000, 9000).to_pybytes() == path.read_bytes()
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no such advice")
+@pytest.mark.parametrize(("in_memory", "asks"), [(range(4096, 8193), False), (range(4096, 8192), True)])
+def test_a_range_is_asked_for_if_its_last_byte_is_not_in_memory(
+    in_memory: range, asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(descriptor: int, buffers: object, place: int, flags: int) -> None:
+        if place not in in_memory:
+            raise BlockingIOError
+
+    asked: list[tuple[int, int]] = []
+    path = tmp_path / "file"
+    path.write_bytes(bytes(9000))
+    monkeypatch.setattr(os, "preadv", read, raising=False)
+    monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, size, advice: asked.append((start, size)))
+    map_private(str(path), 4096, 8193)
+    assert asked == [(4096, 4097)] * asks
+
+
 def test_a_slice_keeps_the_map(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc" * 10_000)

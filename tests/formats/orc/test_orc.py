@@ -15,7 +15,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.formats import decoded_schema, find
-from arrowflow.formats.orc.orc import stripes
+from arrowflow.formats.orc.orc import Stripe, stripes
 from arrowflow.testing import check_dataset
 from tests.formats.reading import open_footer, read_split
 from tests.ops.tables import refused
@@ -157,3 +157,9 @@ def test_files_that_are_cut_short_or_foreign(tmp_path: Path) -> None:
 def test_tails_that_are_none(tail: bytes) -> None:
     with pytest.raises(af.SourceError, match="the footer"):
         stripes(tail)
+
+
+def test_a_stripe_that_tells_no_rows_has_none() -> None:
+    """Protocol buffers leave out what is 0."""
+    found = stripes(b"\x12\x06" + b"\x1a\x04" + b"\x08\x03\x18\x14")
+    assert found == (Stripe(start=3, stop=23, num_rows=0),)

@@ -24,10 +24,9 @@ from arrowflow.formats.parquet.thrift import (
     fields,
     list_header,
     written_list,
-    written_number,
     written_struct,
-    written_varint,
 )
+from arrowflow.formats.varints import written_number, written_varint
 from tests import warm
 from tests.formats.reading import open_footer
 

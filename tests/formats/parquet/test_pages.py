@@ -15,14 +15,8 @@ import pytest
 
 from arrowflow.formats.parquet import pages
 from arrowflow.formats.parquet.parquet import ParquetFormat
-from arrowflow.formats.parquet.thrift import (
-    fields,
-    list_header,
-    varint,
-    written_list,
-    written_number,
-    written_struct,
-)
+from arrowflow.formats.parquet.thrift import fields, list_header, written_list, written_struct
+from arrowflow.formats.varints import varint, written_number
 from tests.formats.reading import open_footer
 
 ROWS = 5_000

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.formats.text.lines import LinesFormat
 from arrowflow.testing import check_dataset
+from tests.formats.reading import open_footer, read_split
 
 LETTERS = ["", "a", "é", "\n", "\r\n", "\r", '"', ",", "\x00", "words "]
 
@@ -95,3 +97,26 @@ def test_what_a_line_is_not(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 and more\n")
     with pytest.raises(af.SourceError, match="zip archive"):
         lines(af.read_text(path))
+
+
+def test_bytes_are_announced_for_each_block_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {number}\n" for number in range(1_000)))
+    format = LinesFormat(block_bytes=1_000)
+    store, footer = open_footer(format, path)
+    assert len(footer.splits) == 9
+    for split in footer.splits:
+        num_bytes = read_split(format, store, footer, split, footer.schema).nbytes
+        assert num_bytes <= split.num_bytes <= 2 * num_bytes
+
+
+def test_of_a_compressed_file_blocks_in_front_of_a_row_are_not_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\nsix\nten\n"))
+    format = LinesFormat(block_bytes=4)
+    store, footer = open_footer(format, path)
+    for start in range(4):
+        batches = list(format.read(store, footer, footer.splits[0], footer.schema, start))
+        assert [batch["text"].to_pylist() for batch in batches] == [["one"], ["two"], ["six"], ["ten"]][
+            start:
+        ]

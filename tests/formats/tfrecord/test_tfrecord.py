@@ -10,6 +10,7 @@ import sys
 import zlib
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import fsspec
@@ -17,7 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
@@ -29,13 +30,13 @@ from arrowflow.errors import (
     SchemaError,
     SourceError,
 )
-from arrowflow.formats.tfrecord import framing, proto, tfrecord
+from arrowflow.formats.tfrecord import framing, proto
 from arrowflow.formats.tfrecord.example import ExampleDecoder, joined
 from arrowflow.formats.tfrecord.tfrecord import TfrecordFormat
 from arrowflow.testing.contracts import check_dataset
 from tests.effort import scaled
 from tests.formats.make_tfrecords import DATA, FILES, NUM_BLOCKS_ROWS, PAD_BYTES, TYPES
-from tests.formats.reading import KINDS, open_footer, read_all
+from tests.formats.reading import KINDS, count_fetched, open_footer, read_all
 from tests.formats.tfrecords import crc, encoded, framed, message, plain, varint
 
 RECORD = struct.Struct("<f")
@@ -96,7 +97,7 @@ def test_many_blocks_of_tensorflow(tmp_path: Path) -> None:
     assert [split.num_rows for split in footer.splits] == [34, 34, 12]
     for kind in KINDS:
         store, whole = open_footer(TfrecordFormat(), path, kind)
-        glanced = TfrecordFormat().footer_sample(store, whole.file)
+        glanced = TfrecordFormat().footer(store, whole.file, is_sample=True)
         assert glanced.schema == whole.schema
         assert glanced.splits == whole.splits[:1]
     assert read_all(TfrecordFormat(), DATA / "blocks.tfrecord.gz").equals(table)
@@ -159,11 +160,21 @@ def test_raw_records(name: str) -> None:
     assert found.schema == pa.schema({"record": pa.binary()})
 
 
+def test_raw_records_of_a_block_without_a_good_one(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(framed([b"x"])[:-1] + b"?")
+    format = TfrecordFormat(raw=True)
+    store, footer = open_footer(format, tmp_path / "a")
+    (part,) = format.sift(store, footer, footer.splits[0], footer.schema, 0, keep=False, hints=set())
+    assert (part.batch.num_rows, part.rows, part.numbers) == (0, 1, [0])
+
+
 def test_an_empty_file_has_no_rows_but_needs_a_schema(tmp_path: Path) -> None:
     path = DATA / "empty.tfrecord"
     schema = pa.schema({"x": pa.int64()})
     assert af.read_tfrecord(path, schema=schema).to_table().num_rows == 0
     assert af.read_tfrecord(path, raw=True).num_rows == 0
+    for compression in ("gzip", "zlib"):
+        assert af.read_tfrecord(path, raw=True, compression=compression).num_rows == 0
     with pytest.raises(SchemaError, match="no records to infer a schema from; pass schema="):
         _ = af.read_tfrecord(path).schema
     (tmp_path / "a").write_bytes(framed([encoded({"x": [1]})]))
@@ -217,7 +228,7 @@ def test_headers_are_found_across_windows(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "a").write_bytes(framed(records))
     expected = read_all(TfrecordFormat(), tmp_path / "a")
     for size in (12, 13, 40, 1000):
-        monkeypatch.setattr(tfrecord, "WINDOW_BYTES", size)
+        monkeypatch.setattr(framing, "WINDOW_BYTES", size)
         assert read_all(TfrecordFormat(), tmp_path / "a", kind="fsspec").equals(expected)
     (tmp_path / "b").write_bytes(
         gzip.compress(framed(records[:50])) + gzip.compress(framed(records[50:])) + bytes(9)
@@ -226,6 +237,19 @@ def test_headers_are_found_across_windows(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(framing, "WINDOW_BYTES", size)
         monkeypatch.setattr(framing, "INFLATED_BYTES", size)
         assert read_all(TfrecordFormat(), tmp_path / "b").equals(expected)
+
+
+def test_a_mapped_file_is_not_fetched_and_others_come_in_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(framed(numbers(20)))
+    monkeypatch.setattr(framing, "WINDOW_BYTES", 100)
+    fetched = count_fetched(monkeypatch)
+    for kind in KINDS:
+        fetched.clear()
+        open_footer(TfrecordFormat(raw=True), path, kind)
+        assert (max(fetched), len(fetched) > 1) == ((12, False) if kind == "mapped" else (100, True)), kind
 
 
 # ---------------------------------------------------------------- broken files
@@ -262,6 +286,15 @@ def test_a_file_that_is_cut_off_anywhere(tmp_path: Path) -> None:
             assert f"record {whole} at byte {borders[whole]}: expected" in str(error)
             assert "the file is truncated" in str(error)
             assert error.file == str(path)
+
+
+def test_a_file_that_ends_behind_a_header_lacks_the_bytes_that_it_announces() -> None:
+    (record,) = numbers(1)
+    fsspec.filesystem("memory").pipe("/tfrecords/cut", framed([record])[:12])
+    with pytest.raises(
+        SourceError, match=f"expected {len(record) + 16} bytes, found 12; the file is truncated"
+    ):
+        af.read_tfrecord("memory://tfrecords/cut", schema=X).to_table()
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -576,6 +609,7 @@ FEATURES = st.fixed_dictionaries(
 
 @settings(max_examples=scaled(30))
 @given(st.lists(st.tuples(FEATURES, st.randoms(use_true_random=False)), min_size=1, max_size=60))
+@example([({"a": [7, -1], "share": [0.5], "unread": [3], "": [2]}, Random(seed)) for seed in range(4)])
 def test_usual_records_in_any_order(drawn: list[tuple[dict[str, Any], Any]]) -> None:
     records = []
     for features, random in drawn:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.ops.batches import groups
+from arrowflow.kernels.gather import gathered
+from arrowflow.ops.batches import groups, row_selection
 from arrowflow.testing import batches_of, check_dataset, check_operator, check_resume, chunked, cut
 from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES, NUMBERS, numbers, refused, sizes
@@ -261,3 +262,17 @@ def test_an_enum_is_grouped_by_its_values() -> None:
     ds = af.from_arrow(pa.Table.from_batches(levels.to_frame().to_arrow().to_batches(max_chunksize=4)))
     found = [batch["e"].to_pylist() for batch in ds.group_by_window("e", 2)]
     assert sorted(found, key=str) == [["a", "a"], ["b", "b"], [None, None]]
+
+
+def test_chunks_without_a_row_of_a_batch_are_not_gathered_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def noted(chunk: pa.RecordBatch, places: Any) -> pa.RecordBatch:
+        taken.append(len(places))
+        return gathered(chunk, places)
+
+    monkeypatch.setattr(row_selection, "gathered", noted)
+    table = pa.concat_tables([pa.table({"id": [first, first + 1]}) for first in (0, 2, 4)])
+    ds = af.from_arrow(table).group_by_window(pl.col("id") // 2 == 1, 4)
+    assert sorted(batch["id"].to_pylist() for batch in ds) == [[0, 1, 4, 5], [2, 3]]
+    assert taken == [2, 2, 2]

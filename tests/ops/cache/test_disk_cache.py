@@ -31,7 +31,7 @@ from arrowflow.caching.store import files
 from arrowflow.caching.store import folder as folders
 from arrowflow.caching.store.chunk import Chunk, Link, Name
 from arrowflow.caching.store.claim import claim
-from arrowflow.caching.store.listing import listed
+from arrowflow.caching.store.folder import listed
 from arrowflow.caching.store.stored import CachedPlan
 from arrowflow.ops.cache import serving
 from arrowflow.storage import UNFINISHED
@@ -88,6 +88,43 @@ def rerun(root: Path, runs: Iterator[int], chunks: Iterable[int] = range(4)) -> 
         yield from (pa.record_batch({"run": pa.array([run] * 50)}) for _ in chunks)
 
     return af.from_generator(rows).cache(root, key="runs")
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_resume_into_the_middle_of_nothing_stores_nothing(repeatable: bool, root: Path) -> None:
+    """What it computed would else be stored as the rows from the start on."""
+
+    def rows() -> Iterator[dict[str, int]]:
+        yield from ({"id": number} for number in range(12))
+
+    def make(folder: Path) -> af.Dataset:
+        ds = af.range(12).with_options(SMALL).map(same) if repeatable else af.from_generator(rows).batch(3)
+        return ds.cache(folder, key=KEY)
+
+    with iter(make(root / "a")) as iterator:
+        assert next(iterator).num_rows == 3
+        state = iterator.state_dict()
+    with iter(make(root / "b")) as iterator:
+        iterator.load_state_dict(state)
+        assert [row for batch in iterator for row in batch["id"].to_pylist()] == list(range(3, 12))
+    assert not chunks_of(root / "b")
+    assert ids(make(root / "b")) == ids(make(root / "b")) == list(range(12))
+
+
+def test_rows_from_the_middle_of_a_stored_chunk_are_counted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "GROUP_SECONDS", 60.0)
+    ds = af.range(120).with_options(SMALL).map(same).cache(root, key=KEY, compression="zstd")
+    assert ids(ds) == list(range(120))
+    assert len(chunks_of(root)) < 36, "the later chunks hold several batches"
+    with iter(ds) as iterator:
+        states = [iterator.state_dict() for _ in itertools.islice(iterator, 33)][29:]
+    for number, state in enumerate(states, 30):
+        with iter(ds) as iterator:
+            iterator.load_state_dict(state)
+            assert sum(batch.num_rows for batch in iterator) == 120 - 3 * number
+            assert {stage.rows for stage in iterator.stats().stages} == {120 - 3 * number}
 
 
 @pytest.mark.parametrize("damage", ["flipped", "deleted"])

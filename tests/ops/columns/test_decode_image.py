@@ -188,6 +188,16 @@ def test_boxes_lie_within_the_image() -> None:
     assert min(shares) < 0.15 and max(shares) > 0.8
 
 
+def test_shapes_of_boxes_spread_over_their_range() -> None:
+    rng = np.random.default_rng(0)
+    boxes = [random_box(1_000, 1_000, rng.random(DRAWS), (0.2, 0.5), (1 / 2, 2)) for _ in range(400)]
+    shapes = np.log2([box.width / box.height for box in boxes])
+    # Uniform over the logarithm, as in torchvision, but for rounding.
+    assert np.quantile(shapes, [0, 0.25, 0.5, 0.75, 1]) == pytest.approx([-1, -0.5, 0, 0.5, 1], abs=0.1)
+    shares = [box.width * box.height / 1e6 for box in boxes]
+    assert np.quantile(shares, [0, 0.5, 1]) == pytest.approx([0.2, 0.35, 0.5], abs=0.02)
+
+
 # ------------------------------------------------------------------------------------------------ bad input
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import arrowflow as af
+from arrowflow.kernels.items import Item, Origin
 from arrowflow.ops.combine import rejection_resample
 from arrowflow.ops.combine.classes import MAX_COUNTED_CLASSES, Classed
 from arrowflow.ops.combine.rejection_resample import DRAWN_ROWS, draws
@@ -201,6 +202,40 @@ def test_estimates_follow_the_blocks_that_are_closed(monkeypatch: pytest.MonkeyP
     drawn = draws((5, RESAMPLE_DRAWS, bound.place, 0), 0, 400)  # type: ignore[attr-defined]
     zeros = np.repeat([175, 175, 175, 275], 100)
     assert rows_of(ds) == np.flatnonzero(drawn < np.where(labels == 1, 1, 25 / zeros)).tolist()
+
+
+def test_the_first_blocks_are_counted_once_the_last_row_of_them_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rejection_resample, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(rejection_resample, "SAMPLE_BLOCKS", 2)
+    bound = labelled(9, [1, 1, 1]).rejection_resample("label", [1, 1, 1])._ready().bound
+    assert isinstance(bound, rejection_resample.RejectionResample)
+    kernel = rejection_resample.ClassCountKernel(bound)
+
+    def push(classes: list[int]) -> list[Item]:
+        rows = Classed(pa.record_batch({"label": classes}), np.array(classes))
+        return list(kernel.push(Item(rows, None, "ticket", Origin(0))))
+
+    assert not push([0, 0, 1, 0])
+    first, second = push([0, 0])
+    (third,) = push([1])
+    # A class that has not come counts as one row.
+    assert [item.chunk.accepted.tolist() for item in (first, second)] == [[[0.2, 1, 1]] * 2, [[0.2, 1, 1]]]
+    assert [item.chunk.first for item in (first, second, third)] == [0, 4, 6]
+    assert first.position == (None, 4, (5, 1, 0), (2, 1, 0), (1, 0, 0))
+    assert second.position == (None, 6, (), (5, 1, 0), (0, 0, 0))
+    assert third.position == (None, 7, (), (5, 1, 0), (0, 1, 0))
+    # There is new memory to charge.
+    assert first.ticket is None
+
+
+def test_it_resumes_right_after_the_first_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejection_resample, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(rejection_resample, "SAMPLE_BLOCKS", 2)
+    batch = labelled(12, [0.7, 0.3]).to_table().combine_chunks().to_batches()[0]
+    table = chunked([cut(batch, [4, 2, 6])], batch.schema)
+    check_resume(lambda: table.rejection_resample("label", [1, 1]), in_full=True)
 
 
 def test_equal_shares_keep_everything() -> None:

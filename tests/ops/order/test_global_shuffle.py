@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import itertools
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops.order import global_shuffle
-from arrowflow.ops.order.random_access import AllRows, InPlaceRows
+from arrowflow.ops.order.global_shuffle import LaneOrder
+from arrowflow.ops.order.random_access import AllRows, InPlaceRows, PickedRows
 from arrowflow.ops.order.spans import spans
+from arrowflow.plan.lane import Lane
 from arrowflow.random import GLOBAL_ORDER, Permutation
 from arrowflow.testing import assert_same_rows, batches_of, check_dataset, check_operator, check_resume, cut
 from tests.ops.tables import (
@@ -323,6 +326,79 @@ def test_parts_of_very_different_sizes() -> None:
     wanted = np.random.default_rng(1).permutation(sum(sizes))[:1000]
     wanted = np.concatenate([wanted, np.arange(40), sum(sizes) - 1 - np.arange(40)]).astype(np.int64)
     assert rows.gather(wanted).column(0).to_pylist() == wanted.tolist()
+
+
+def test_a_table_of_buckets_takes_the_place_of_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where a bucket may hold many parts it searches, once for all rows."""
+    one = InPlaceRows(pa.record_batch({"row": [1]}))
+    searched: list[int] = []
+    search = np.searchsorted
+
+    def searching(ends: Any, numbers: Any, **options: Any) -> Any:
+        searched.append(len(numbers))
+        return search(ends, numbers, **options)
+
+    for parts, searches in [([8] * 20 + [3], 0), ([1, 2, 70_000, 1, 1], 0), ([1] * 30 + [100_000], 1)]:
+        rows = AllRows([PickedRows(one, range(size)) for size in parts], [])
+        searched.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(np, "searchsorted", searching)
+            owners = rows._parts_of(np.arange(sum(parts)))
+        assert np.array_equal(owners, np.repeat(np.arange(len(parts)), parts))
+        assert searched == [sum(parts)] * searches
+
+
+def test_what_finds_parts_is_small_however_many_rows_there_are() -> None:
+    one = InPlaceRows(pa.record_batch({"row": [1]}))
+    parts = [PickedRows(one, range(3)), PickedRows(one, range(2_000_000))]
+    tracemalloc.start()
+    try:
+        AllRows(parts, [])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 << 20
+
+
+def test_picked_rows_are_sliced_as_a_range_is() -> None:
+    whole = InPlaceRows(pa.record_batch({"row": range(40)}))
+    picked = PickedRows(whole, range(3, 40, 4))
+    for offset, length in [(0, None), (2, 3), (4, 100), (5, 0)]:
+        part = picked.slice(offset, length)
+        wanted = list(range(3, 40, 4))[offset:][:length]
+        assert part.num_rows == len(wanted)
+        assert part.num_bytes == len(wanted) * 8
+        assert part.gather(np.arange(len(wanted), dtype=np.int64))["row"].to_pylist() == wanted
+
+
+class Places:
+    """The order that changes nothing."""
+
+    buffers = ()
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+
+    def part(self, start: int, stop: int) -> Any:
+        return np.arange(start, stop, dtype=np.int64)
+
+    def at(self, places: Any) -> Any:
+        return places
+
+
+@pytest.mark.parametrize("step_rows", [0, 1, 3])
+@pytest.mark.parametrize("num_rows", [0, 2, 5, 9, 18, 20, 25])
+def test_lanes_together_have_the_batches_of_one(num_rows: int, step_rows: int) -> None:
+    """The last one may be short; then lanes have equally many rows of it, up to one."""
+    count, part = 3, step_rows or 1
+    lanes = [LaneOrder(Places(num_rows), Lane(number, count, step_rows), 0) for number in range(count)]
+    assert sum(lane.num_rows for lane in lanes) == num_rows
+    for step in range(num_rows // (part * count) + 1):
+        stops = [min((step + 1) * part, lane.num_rows) for lane in lanes]
+        rows = [lane.part(step * part, stop) for lane, stop in zip(lanes, stops, strict=True)]
+        first = step * part * count
+        assert np.concatenate(rows).tolist() == list(range(first, min(first + part * count, num_rows)))
+        assert max(map(len, rows)) - min(map(len, rows)) <= 1
 
 
 def test_many_parts() -> None:

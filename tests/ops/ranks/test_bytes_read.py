@@ -30,7 +30,7 @@ class Apart(Remote):
         return MemoryFile(self, path, self.store[self._strip_protocol(path)].getvalue())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def remote() -> Remote:
     filesystem = Apart()
     for number in range(FILES):

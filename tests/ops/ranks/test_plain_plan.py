@@ -318,6 +318,12 @@ def test_an_input_that_is_never_drawn_may_be_anything() -> None:
     )
 
 
+def test_an_input_that_is_never_drawn_leaves_the_others_dealt_evenly() -> None:
+    inputs = [af.range(3), af.range(100), af.range(3, 6)]
+    plan = af.sample_from_datasets(inputs, [1, 0, 1], stop="all_exhausted_without_replacement").batch(2)
+    assert rows_in(steps_of(plan, 2, lanes=2)) == rows_in(plain_steps(plan))
+
+
 def test_repetitions_after_an_uncounted_split_are_refused() -> None:
     split = af.range(300).filter(pl.col("id") % 7 != 1).batch(16).split_by_rank(0, 1, equal_steps="drop")
     with pytest.raises(af.PlanError, match=r'put repeat before batch, or write split_by_rank\(how="whole"\)'):

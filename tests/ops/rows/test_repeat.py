@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.kernels.items import Item, Origin
 from arrowflow.ops.rows import repeat
 from arrowflow.ops.sources.dealt import NumberedKernel
 from arrowflow.ops.sources.range import Uncounted
@@ -219,3 +221,28 @@ def test_each_epoch_has_the_columns_of_the_first(change: Callable[[pa.RecordBatc
     """Whichever is made first, while both are under way."""
     ds = numbers(3).map(Fault(change, at=1), num_parallel_calls=1).repeat(2).batch(4)
     refused(af.SchemaError, lambda: list(ds), "repeat", "epoch", "schema=")
+
+
+class Streams:
+    """Opens streams of which nothing is asked."""
+
+    def open(self, child: int, epoch: int, position: Any) -> object:
+        return object()
+
+
+def test_after_an_epoch_that_is_too_long_nothing_is_kept() -> None:
+    kernel = repeat.RepeatKernel(None, cast(Any, Streams()), keeps=True)
+    kernel.open(None, 0)
+    chunk: pa.RecordBatch
+    for items in (repeat.MAX_KEPT_ITEMS + 1, 1):
+        stream = kernel.next_input()
+        assert stream is not None
+        for _ in range(items):
+            chunk = pa.record_batch({"id": [1]})
+            assert [item.chunk for item in kernel.push_from(stream, Item(chunk, None, None, Origin(0)))] == [
+                chunk
+            ]
+        last = weakref.ref(chunk)
+        del chunk
+        assert last() is None
+        assert kernel.ended(stream) is None

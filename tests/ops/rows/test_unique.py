@@ -164,6 +164,16 @@ def test_it_says_how_it_resumes_and_what_it_holds() -> None:
         assert [batch["row"].to_pylist() for batch in iterator] == [[2, 3]]
 
 
+def test_a_larger_limit_goes_on_behind_the_keys_that_fit() -> None:
+    with iter(numbers(8).unique(max_rows=5)) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+    with iter(numbers(8).unique(max_rows=6)) as iterator:
+        iterator.load_state_dict(state)
+        assert next(iterator)["row"].to_pylist() == [5]
+        refused(af.BudgetError, lambda: next(iterator), "max_rows=6")
+
+
 def test_nothing_moves_across_it() -> None:
     table = pa.table({"key": [1, 1, 2, 2], "row": range(4)})
     assert rows_of(af.from_arrow(table).unique("key").filter(pl.col("row") % 2 == 1)) == []

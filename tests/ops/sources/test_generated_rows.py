@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,6 +95,18 @@ def test_rows_go_on_in_the_middle_of_a_split(declared: bool) -> None:
     check_resume(lambda: af.from_generator(counted(), schema).batch(97 if declared else 500))
     check_resume(lambda: af.from_generator(counted(40), schema).map(lambda batch, rng: batch, seed=1))
     check_resume(lambda: af.from_generator(counted(), schema).shuffle(100, seed=1).batch(64))
+
+
+@pytest.mark.parametrize("first", [{"x": 1}, pa.record_batch({"x": [1]})])
+def test_the_first_element_still_decides_when_a_run_goes_on(first: Any) -> None:
+    ds = af.from_generator(lambda: itertools.chain([first], [{"x": None}] * COUNT))
+    with iter(ds) as run:
+        found = list(itertools.islice(run, COUNT))
+        state = run.state_dict()
+    with iter(ds) as run:
+        run.load_state_dict(state)
+        found += run
+    assert pa.Table.from_batches(found) == pa.table({"x": pa.array([1] + [None] * COUNT, pa.int64())})
 
 
 @pytest.mark.parametrize("cpu_budget", [1, 2])

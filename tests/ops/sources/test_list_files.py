@@ -59,6 +59,22 @@ def listed(paths: Any, **options: Any) -> list[str]:
     return rows_of(af.list_files(paths, **options), "path")
 
 
+@pytest.mark.parametrize("kind", ["local", "memory"])
+@pytest.mark.usefixtures("memory")
+def test_datasets_made_of_a_listing_share_its_cache(kind: str, tree: Path) -> None:
+    """Each looks at the file system anew, and finds the same files."""
+    calls: list[int] = []
+
+    def note(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return batch
+
+    ds = af.list_files(tree if kind == "local" else "memory://bucket").map(note).cache()
+    others = ds.batch(2), ds.with_options(af.Options(retries=1)), ds.with_options(af.Options(seed=1))
+    assert all(rows_of(other, "path") == rows_of(ds, "path") for other in others)
+    assert calls == [len(NAMES) if kind == "local" else 4]
+
+
 # ---------------------------------------------------------------------------------------------- rows
 
 

@@ -21,25 +21,9 @@ from arrowflow.storage import File, Store, told_stamp
 from arrowflow.storage.clients import fsspec_client
 
 _ENDPOINTS: Final = (
-    "endpoint_url",
-    "endpoint_override",
-    "region",
-    "host",
-    "port",
-    "account_name",
-    "base_url",
-    "url",
-    "fo",
-    "fs",
-    "path",
-    "target_protocol",
-    "target_options",
-    "remote_protocol",
-    "remote_options",
-    "org",
-    "repo",
-    "sha",
-    "ref",
+    *("endpoint_url", "endpoint_override", "region", "host", "port", "account_name", "base_url"),
+    *("url", "fo", "fs", "path", "target_protocol", "target_options", "remote_protocol"),
+    *("remote_options", "org", "repo", "sha", "ref"),
 )
 """Settings of file systems that decide whose files a path means. Credentials do not decide that."""
 

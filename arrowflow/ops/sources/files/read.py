@@ -19,7 +19,7 @@ The position is (block of files, its splits that are done, rows of the next spli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Final
 
 import pyarrow as pa
@@ -94,7 +94,6 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         return own
 
     def describe(self) -> str:
-        """Returns files and pushed-down operations as one line."""
         by = f" of {self.format.name}" if self.operator == self.name else ""
         by += "" if self.partitions is None else f" by {', '.join(self.partitions.names)}"
         parts = [(f"{len(self.files)} files" if self.bound else shown_paths(self.paths)) + by]
@@ -189,7 +188,6 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         return None
 
     def in_lane(self, lane: Lane) -> Node:
-        """Takes the lane's part of the rows, in the order of each epoch."""
         return replace(self, lane=lane)
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[ReadPosition, int] | None:
@@ -243,7 +241,6 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         return self if len(names) == len(self.schema) else replace(self, columns=names).on()
 
     def with_source_order(self, order: SourceOrder) -> Node:
-        """Takes the order over."""
         return replace(self, order=order)
 
     def random_access(self) -> Node | None:
@@ -261,10 +258,9 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         return replace(self, in_place=True)
 
     def changed_file(self) -> str | None:
-        """Returns the first file with another size or time."""
         return next((file.path for file in self.files if file.is_changed), None)
 
-    def keeping(self, asked_bytes: int | None, *, copies: bool) -> Node:
+    def keeping(self, asked_bytes: int | None, *, copies: bool, only_dear: bool) -> Node:
         """Keeps chunks, unless files are mapped, or rows are left out, which each epoch has to count."""
         format = self.format
         assert self.store is not None and self.first is not None
@@ -272,12 +268,12 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         if mapped or self.policy.leaves_out:
             return self
         rows = self.first.num_rows * sum(file.size for file in self.files) // max(self.first.file.size, 1)
-        is_local = self.store.is_local
-        kept = KeptChunks(asked_bytes, copies=copies, source_rows=rows, is_local=is_local)
+        kept = KeptChunks(
+            asked_bytes, copies=copies, source_rows=rows, is_local=self.store.is_local, only_dear=only_dear
+        )
         return replace(self, keeps=kept)
 
     def local_files(self) -> Sequence[str]:
-        """Returns the paths of its local files."""
         return [file.path for file in self.files if file.is_local]
 
     def contents(self) -> Sequence[Any]:
@@ -303,7 +299,6 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
 
     @property
     def is_current(self) -> bool:
-        """Whether the paths still mean these files, and none has changed."""
         options = {"filesystem": self.filesystem, "suffixes": self.format.suffixes, "operator": self.operator}
         return not lists_anew(self.paths, self.files, store=self.store, **options)
 
@@ -327,5 +322,47 @@ class Read(FileScan, FileSource, Changeable, InLanes, RowAccess):
         return not self.in_place
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the source of footers, the planner, the fetcher if there is anything to fetch, and the reader."""
         return kernels_of(self, options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRead(Read):
+    """The rows of a version of a table, as of `Read`, in the order of the paths of the files that its log names.
+
+    Attributes:
+        table: The folder of the table, its URL, or the path of its metadata.
+        version: The version to read; None until bound for the latest, and for a table that has none.
+        client: Arguments of the client that reads the log.
+    """
+
+    version_name: ClassVar[str] = "version"
+
+    table: str
+    version: int | None = None
+    client: Mapping[str, str] | None = field(default=None, hash=False, compare=False, repr=False)
+
+    @property
+    def operator(self) -> str:
+        return self.name
+
+    def describe(self) -> str:
+        version = "" if self.version is None else f"{self.version_name} {self.version}"
+        if not self.bound:
+            return f"{self.name}({'; '.join(filter(None, (repr(self.table), version)))})"
+        return Read.describe(self).replace("(", f"({version}; ", 1)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns also the version, so that a state of another one is refused."""
+        return {self.version_name: self.version, **Read.arguments(self)}
+
+    def identity(self) -> dict[str, Any]:
+        found = Read.identity(self)
+        del found["table"]
+        return found
+
+    def of_files(
+        self, context: BindContext, version: int | None, paths: Sequence[str], schema: pa.Schema
+    ) -> Any:
+        """Returns what `Read` binds of these files, whose columns have these types."""
+        named = replace(self, version=version, paths=list(paths), partitioning=None, target=schema)
+        return Read.bind(named, (), context)

@@ -32,9 +32,8 @@ def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ..
     calls = CallBytes.of(node, names, options)
     return (
         KernelSpec(
-            operator=node.operator,
-            kind="source",
-            make=lambda context: FooterSource(node, context, is_wanted),
+            "source",
+            lambda context: FooterSource(node, context, is_wanted),
             engine="arrow",
             cost="computes" if node.store.is_local else "waits",
             connections=node.store.connections,
@@ -44,15 +43,16 @@ def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ..
                 "footers, one call a large file or several small ones",
                 *left_out(node, is_wanted),
             ),
+            operator=node.operator,
         ),
         KernelSpec(
-            operator=node.operator,
-            kind="serial",
-            make=lambda context: SplitPlanner(node, may_match, calls),
+            "serial",
+            lambda context: SplitPlanner(node, may_match, calls),
             position=Shape(ReadPosition),
             pins_order=True,
             facts=lambda: ("order of splits", *pruned(node, may_match)),
             holds_lock=True,
+            operator=node.operator,
         ),
         *(() if node.store.is_local else (_fetch_spec(node, names),)),
         _find_spec(node, names) if node.in_place else _decode_spec(node, names, options, calls),
@@ -61,14 +61,14 @@ def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ..
 
 def _find_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
     return KernelSpec(
-        operator=node.operator,
-        kind="reader",
+        "reader",
+        lambda context: SplitFinder(node),
         phase="map",
         where=partial(_where, node),
-        make=lambda context: SplitFinder(node),
         engine="arrow",
         max_calls=node.num_parallel_calls,
-        facts=lambda: (f"mapping of {len(names)} columns, one call a split, no copy",),
+        facts=f"mapping of {len(names)} columns, one call a split, no copy",
+        operator=node.operator,
     )
 
 
@@ -89,11 +89,10 @@ def _decode_spec(
         return SplitReader(node, options.cpu_budget, sizes, survivors, node.keeps, fetcher)
 
     return KernelSpec(
-        operator=node.operator,
-        kind="reader",
+        "reader",
+        make,
         phase="decode",
         where=partial(_where, node),
-        make=make,
         engine=format.engine(node.store) if isinstance(format, PooledFormat) else "arrow",
         max_calls=node.num_parallel_calls,
         floor_bytes=largest_decoded(format, node.first, names, calls),
@@ -105,6 +104,7 @@ def _decode_spec(
         ),
         holds_lock=_only_maps(node, names),
         keeps=node.keeps,
+        operator=node.operator,
     )
 
 
@@ -133,17 +133,17 @@ def _fetch_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
     is_few = allowed is not None and allowed < CONNECTIONS
     few = f"; your client opens at most {allowed} connections" if is_few else ""
     return KernelSpec(
-        operator=node.operator,
-        kind="reader",
+        "reader",
+        lambda context: SplitFetcher(node, context),
         phase="read",
         where=partial(_where, node),
-        make=lambda context: SplitFetcher(node, context),
         engine="python" if node.store.is_python else "arrow",
         cost="waits",
         connections=allowed,
         max_calls=node.num_parallel_calls,
         floor_bytes=largest_fetched(node.format, node.first, names),
-        facts=lambda: (f"fetch of {len(names)} columns, one call a split{few}",),
+        facts=f"fetch of {len(names)} columns, one call a split{few}",
+        operator=node.operator,
     )
 
 

@@ -27,7 +27,7 @@ from arrowflow.ops.sources.files.split_sizes import SplitSizes
 from arrowflow.ops.sources.files.split_tasks import SplitTask, middle_of
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import MAX_SIZE
-from arrowflow.storage import File
+from arrowflow.storage import Mapped
 
 LARGE_BYTES = 8 << 20
 """A chunk of a lane that takes more is passed on in halves. Lanes hold one chunk each. What column operators make of a
@@ -75,10 +75,11 @@ class SplitReader(ReaderKernel):
         found = payload.holding(kept.chunks, self._version).splits
         rest = [self._decoded_bytes(task) for task in found if not task.kept]
         copies = [sum(task.kept.buffers.values()) for task in found if task.kept and kept.copies]
+        num_bytes = sum(rest) + sum(copies)
         # A run has up to 64 splits, and is looked at often while it waits. Later it holds chunks, which have to go with it.
         if all(task.kept is None for task in payload.splits):
-            self._looked_at = payload, sum(rest) + sum(copies)
-        return sum(rest) + sum(copies)
+            self._looked_at = payload, num_bytes
+        return num_bytes
 
     def most_bytes(self, payload: SplitTask) -> int:
         """Returns the same, or a size that never fits while the size of a column is unknown."""
@@ -230,7 +231,7 @@ class SiftingReader(SplitReader):
     def __init__(self, node: FileScan, num_threads: int, sizes: SplitSizes) -> None:
         super().__init__(node, num_threads, sizes)
         self._quarantine = node.policy.quarantine(node.operator)
-        self._hints = node.hints.of(self._stored)
+        self._hints = node.hints.setdefault(self._stored, set())
 
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the good rows of the splits."""
@@ -323,7 +324,7 @@ class SplitFinder(SplitReader):
 
     def __init__(self, node: FileScan) -> None:
         super().__init__(node, num_threads=1)
-        self._mapped: dict[str, pa.Buffer] = {}
+        self._mapped: dict[str, Mapped] = {}
         self._checks: dict[str, Callable[[], None]] = {}
 
     def num_bytes(self, payload: SplitTask) -> int:
@@ -341,37 +342,26 @@ class SplitFinder(SplitReader):
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         pass
 
-    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[InPlaceRows]:
-        format = self._format
-        assert isinstance(format, InPlaceFormat)
-        mapped = self._map(payload)
-        footer, split = payload.footer, payload.split
-        with reading(self._node.operator, footer.file, split.index, format.part):
-            for chunk, copies in format.read_in_place(mapped, footer, split, schema, payload.start):
-                yield InPlaceRows(chunk, copies)
+    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Any]:
+        return super()._chunks(payload._replace(store=self._map(payload)), schema)
 
-    def _completed(
-        self, chunk: InPlaceRows, payload: SplitTask, row: int | npt.NDArray[np.int64]
-    ) -> InPlaceRows:
-        rows = super()._completed(chunk.chunk, payload, row)
-        read = frozenset(self._names)
-        made = [name for name in rows.schema.names if name not in read]
-        buffers = (buffer for name in made for buffer in rows.column(name).buffers())
-        copies = (*chunk.copies, *(buffer for buffer in buffers if buffer is not None))
-        return InPlaceRows(rows, copies, self._check_of(payload.footer.file))
+    def _completed(self, chunk: Any, payload: SplitTask, row: int | npt.NDArray[np.int64]) -> InPlaceRows:
+        rows = super()._completed(chunk, payload, row)
+        file = payload.footer.file
+        buffers = (buffer for column in rows.columns for buffer in column.buffers())
+        mapped = self._mapped[file.path]
+        copies = tuple(buffer for buffer in buffers if buffer is not None and not mapped.has(buffer))
+        check = self._checks.setdefault(file.path, partial(check_unchanged, file, self._node.operator))
+        return InPlaceRows(rows, copies, check)  # the check is the same one for all splits of a file
 
-    def _check_of(self, file: File) -> Callable[[], None]:
-        """Returns the check of a file, which is the same one for all of its splits."""
-        return self._checks.setdefault(file.path, partial(check_unchanged, file, self._node.operator))
-
-    def _map(self, payload: SplitTask) -> pa.Buffer:
+    def _map(self, payload: SplitTask) -> Mapped:
         """Maps a file once, not once a split: a process may have 65,530 mappings."""
         file = payload.footer.file
         mapped = self._mapped.get(file.path)
         if mapped is None:
             assert isinstance(self._format, InPlaceFormat)
             self._format.check_in_place(payload.store, payload.footer)
-            with reading(self._node.operator, file), payload.store.open(file) as source:
+            with reading(self._node.operator, file):
                 # If two splits come at the same time, the first split's mapping stays.
-                mapped = self._mapped.setdefault(file.path, source.read_buffer(file.size))
+                mapped = self._mapped.setdefault(file.path, Mapped(payload.store, file))
         return mapped

@@ -247,7 +247,7 @@ def drawn(
         (place, number, permuted(splits, order, SPLIT_ORDER, epoch, number))
         for place, number, splits in counts
     ]
-    for turn in range(max((splits for _, _, splits in counts), default=0)):
+    for turn in range(max(splits for _, _, splits in counts)):
         for place, number, indices in queues:
             if turn < len(indices):
                 yield turn * OPEN_FILES + place, number, indices[turn]

@@ -38,7 +38,6 @@ class WithProvenance(Operator):
 
     @classmethod
     def of(cls, below: Node, *names: object) -> Self:
-        """Returns the node, with arguments as users write them."""
         if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise PlanError(f"with_provenance: expected three different names, got {shown(names)}")
         if below.inputs:

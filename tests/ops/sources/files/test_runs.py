@@ -15,10 +15,12 @@ import pytest
 import arrowflow as af
 from arrowflow.formats import Footer, Split, Store
 from arrowflow.formats.parquet.parquet import ParquetFormat
+from arrowflow.kernels.kept import KeptChunk, KeptChunks, sizes_of
 from arrowflow.ops.sources.files.runs import Runs
 from arrowflow.ops.sources.files.split_readers import SplitReader
 from arrowflow.ops.sources.files.split_tasks import ReadPosition, SplitTask
 from arrowflow.storage import File
+from tests.ops.sources.files.test_read import node_of, tasks_of
 
 pytestmark = pytest.mark.any_version
 
@@ -257,3 +259,23 @@ def test_lanes_read_runs_too(files: Path, runs: list[int]) -> None:
     split = af.read_parquet(files).batch(ROWS * lanes).split_by_rank(0, 1, lanes=lanes)
     assert sorted(id for batch in split for id in batch["id"].to_pylist()) == list(range(2 * ROWS * GROUPS))
     assert sum(runs) > GROUPS
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_run_takes_the_copies_of_what_is_kept_and_the_bytes_of_the_rest(
+    files: Path, *, copies: bool
+) -> None:
+    kept = KeptChunks(copies=copies)
+    node = node_of(af.read_parquet(files))
+    reader = SplitReader(node, 1, kept=kept)
+    first, last = [task for each in tasks_of(node) for task in each.splits][:2]
+    run = SplitTask.joined([first, last])
+    alone = [reader.num_bytes(task) for task in (first, last)]
+    assert reader.num_bytes(run) == sum(alone)
+    chunk = pa.record_batch({"id": np.arange(ROWS), "x": np.ones(ROWS)})
+    kept.chunks[first.key, 0, ROWS, ""] = KeptChunk(chunk, sizes_of(chunk))
+    expected = copies * chunk.nbytes + alone[1]
+    assert reader.num_bytes(run) == expected
+    held, found = reader.holding(run)
+    assert [each.chunk for each in found] == [chunk]
+    assert reader.num_bytes(held) == expected
