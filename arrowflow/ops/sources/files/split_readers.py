@@ -62,6 +62,7 @@ class SplitReader(ReaderKernel):
         self._survivors = survivors
         self._sizes = sizes or SplitSizes(node.operator, node.format, MAX_SIZE)
         self._format = node.decoder(num_threads)
+        self._joins = isinstance(self._format, RunFormat)
         assert node.schema is not None
         self._stored = without(node.schema, node.partitions)
         self._names = self._stored.names
@@ -127,10 +128,9 @@ class SplitReader(ReaderKernel):
 
     def _runs(self, tasks: Sequence[SplitTask]) -> Iterator[list[SplitTask]]:
         """Yields the tasks that are decoded together: they follow each other. A kept one is alone."""
-        together = isinstance(self._format, RunFormat)
         run: list[SplitTask] = []
         for task in tasks:
-            if run and not (together and task.follows(run[-1])):
+            if run and not (self._joins and task.follows(run[-1])):
                 yield run
                 run = []
             run.append(task)
