@@ -56,7 +56,7 @@ docs: $(VENV)/.installed-docs
 release: $(VENV)/.made
 	$(BIN)/python -m tests.release
 
-# Beside other libraries, each in an environment of its own: forty minutes, and five minutes. A bar that is missed ends nothing.
+# Beside other libraries, each in an environment of its own: twenty to thirty minutes, and two to five. A bar that is missed ends nothing.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.compare
 	-$(BIN)/python -m benchmarks.ranks --rounds 1

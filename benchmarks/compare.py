@@ -1,7 +1,7 @@
 """arrowflow beside what people would use instead, on the same rows.
 
-    make bench          # all workloads, and ranks, cluster, features and tables beside others: forty minutes
-    make bench-quick    # stream and wide alone, fewer rounds: five minutes
+    make bench          # all workloads, and ranks, cluster, features and tables beside others: twenty to thirty minutes
+    make bench-quick    # stream and wide alone, fewer rounds: two to five minutes
     python -m benchmarks.compare --only stream wide --rounds 5
 
 Each contender runs in a process of its own, in an environment with pinned versions (`benchmarks/peers`). Contenders take

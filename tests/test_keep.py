@@ -112,6 +112,14 @@ def test_batches_that_own_their_memory_are_copies(
         assert loader.stats().kept_rows == (2 * ROWS if epoch >= first else 0)
 
 
+def test_rows_that_other_threads_decode_are_dear_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polars decodes in its own pool, where the thread that makes the call needs next to no CPU time."""
+    monkeypatch.setattr(WallClock, "thread_cpu", staticmethod(lambda: 0.0))
+    monkeypatch.setattr(kept, "DEAR_SECONDS", 1e-15)
+    loader = rows_of(folder).batch(500).to_numpy()
+    assert [run(loader)[1].kept_rows for _ in range(3)] == [0, 0, 2 * ROWS]
+
+
 @pytest.mark.parametrize("error", [OSError, MemoryError, pa.ArrowInvalid])
 def test_an_epoch_goes_on_where_nothing_can_be_copied(
     error: type[Exception], folder: Path, monkeypatch: pytest.MonkeyPatch

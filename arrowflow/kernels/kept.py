@@ -20,7 +20,7 @@ chunk is the same in every epoch, whatever the order. Decisions:
   When a split is decoded for the second time, chunks are kept while there is room, and other ones are copied. If a user
   asks for a size, that holds the first time, too.
 * **Copies.** A plan whose batches are the source's own memory delivers copies of kept chunks, so its consumer may write them. A
-  copy of local files pays where decoding took `DEAR_SECONDS` of CPU a byte or more, unless a user asks for a size: out of
+  copy of local files pays where decoding took `DEAR_SECONDS` a byte or more, unless a user asks for a size: out of
   copies an epoch of `stream` takes an eighth of the CPU, one of `wide` a ninth, and one of forty columns of plain floats
   all but the same. The epoch that makes the copies takes 1.1 to 1.2 times. A private map in place of a copy would cost its
   consumer a page fault for each page, which took as long as the copy, and three times as long where it writes.
@@ -52,8 +52,8 @@ FIRST_BYTES: Final = 256 << 20
 get each page from their host at its first use."""
 
 DEAR_SECONDS: Final = 1e-9
-"""CPU time of decoding, a byte, from which on copies pay: 4 times that of a copy. `stream` takes 5 to 15 ns, `wide` 1.8, and
-plain floats 0.3."""
+"""Time of a call, a decoded byte, from which on copies pay: several times that of a copy. On two cores `stream` takes 5 to
+15 ns, `wide` 3, floats with zstd 1.8, and plain floats 0.7."""
 
 MAPPED_BYTES: Final = 1 << 20
 """Bytes of copies from which on they have a map of their own. A process may have some 65,000 maps."""
@@ -224,21 +224,22 @@ class KeptChunks(Kept):
         """Returns the rows of a kept chunk for one consumer. Any thread."""
         return copied(kept.chunk) if self.copies else kept.chunk
 
-    def group(self, made: Iterable[tuple[Key, Any, Mapping[int, int]]], cpu: float) -> KeptGroup | None:
+    def group(self, made: Iterable[tuple[Key, Any, Mapping[int, int]]], seconds: float) -> KeptGroup | None:
         """Returns what to keep of the chunks that one call made; None for nothing.
 
         Any thread, without a lock: this may copy.
 
         Args:
             made: The chunks, each with its key and buffers.
-            cpu: The seconds of CPU time that the call took.
+            seconds: The time that the call took. Some formats decode in threads of other libraries, whose CPU time no
+                thread can tell.
         """
         sizes = self.sizes
         found = [(key, chunk, buffers) for key, chunk, buffers in made if isinstance(chunk, pa.RecordBatch)]
         if not found:
             return None
         num_bytes = sum(chunk.nbytes for _, chunk, _ in found if chunk.num_rows)
-        is_cheap = self.is_local and cpu < DEAR_SECONDS * num_bytes
+        is_cheap = self.is_local and seconds < DEAR_SECONDS * num_bytes
         if is_cheap and self.only_dear:
             return None
         again = self.asked_bytes is not None or all(key in sizes for key, _, _ in found)

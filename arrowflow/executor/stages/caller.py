@@ -144,7 +144,7 @@ class ParallelCaller(Caller):
             self._emit(call, item.chunk, item.position, item.origin)
             call.done = True
             return
-        cpu = self.run.clock.thread_cpu() if self._kept is not None else 0.0
+        began = self.run.clock.now() if self._kept is not None else 0.0
         if call.iterator is None:
             given = item if isinstance(item, Task) else item.chunk
             call.iterator = self._timed("open", self.head.read, given)
@@ -158,7 +158,7 @@ class ParallelCaller(Caller):
                 break
             again &= made.more
         if keyed and self._kept is not None:
-            call.groups.append(self._kept.group(keyed, self.run.clock.thread_cpu() - cpu))
+            call.groups.append(self._kept.group(keyed, self.run.clock.now() - began))
 
     def passes_on(self, item: Any) -> bool:
         """Whether an item is what the reader would make of it."""
