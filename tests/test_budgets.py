@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from tests.executor.fakes import Running, Stepper, read_slowly, stepper_of
+from tests.executor.fakes import Running, hold_all, read_slowly, stepper_of
 
 pytestmark = pytest.mark.any_version
 
@@ -293,28 +293,43 @@ def test_tables_of_the_user_are_not_what_a_mix_keeps_back() -> None:
         assert sum(batch.num_rows for batch in batches) == 1_000_000
 
 
-def in_flight(engine: Stepper) -> list[Running]:
-    """Starts all calls of functions that can be in flight together, and finishes what else there is to do."""
-    flying: list[Running] = []
-    while (running := engine.begin()) is not None:
-        stage = running[0]
-        if stage.plan.operators == ("map",) and stage.plan.kind == "parallel":
-            flying.append(running)
-        else:
-            engine.finish(running)
-    return flying
-
-
 def test_functions_that_nobody_has_measured_start_one_at_a_time_where_little_is_free() -> None:
     options = af.Options(ram_budget=8 * MIB, cpu_budget=4, max_chunk_rows=100)
     engine = stepper_of(af.range(2000).map(Widened()).with_options(options))
     for expected in (1, 1, 3):
-        flying = in_flight(engine)
+        flying = hold_all(engine, "map")
         assert len(flying) == expected
         for running in flying:
             engine.finish(running)
     read_slowly(engine, 100)
     assert engine.ledger.peak <= 8 * MIB + engine.largest_bytes
+
+
+NESTED: dict[str, Callable[[Callable[[object], af.Dataset]], af.Dataset]] = {
+    "flat_map": lambda element: af.range(40).flat_map(element),
+    "interleave": lambda element: af.range(40).interleave(element, cycle_length=4),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_calls_that_outlast_their_input_leave_room_for_those_of_the_inputs_after_it(name: str) -> None:
+    options = af.Options(ram_budget=16 * MIB, cpu_budget=4, max_chunk_rows=100)
+    nested = NESTED[name](lambda row: af.range(2000).map(Widened()).take(150))
+    engine = stepper_of(nested.with_options(options))
+    flying: list[Running] = []
+    beside: list[int] = []
+    while not engine.root_out.ended:
+        flying += hold_all(engine, "map")
+        beside.append(len(flying))
+        if flying:  # the oldest one alone, so that `take` ends the input while the others run
+            engine.finish(flying.pop(0))
+        while engine.root_out.out:
+            engine.next_item()
+    for running in flying:
+        engine.finish(running)
+    assert min(beside[10:-10]) >= 3, "as many at the end as at the beginning"
+    assert engine.ledger.spared == 0
+    engine.close()
 
 
 def test_two_pipelines_run_side_by_side_under_one_core() -> None:

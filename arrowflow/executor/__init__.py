@@ -14,7 +14,8 @@ Success
        TOKEN: a core of the budget is free, for calls that compute (rule 5).
     b. SLOTS: fewer calls than `max_slots` were started and are not delivered. TURN: fewer of their chunks than
        `max_turn_chunks` wait for their turn. CHUNKS: fewer chunks than `max_ready_items` wait for the next stage.
-    c. BYTES: with what the call may take, the ledger stays within the stage's share of the budget.
+    c. BYTES: with what the call may take, the ledger stays within the stage's share of the budget: what is used, and
+       what is spared for running calls (g).
     d. A call is the *head of its line* if its stage has nothing else: no call that runs or waits for its turn, and no
        chunk that waits for the next stage. In place of (b) and (c) it only has to fit the whole budget.
     e. The head is *needed* if the consumer has no item, and each stage between the two is idle and waits for the stage
@@ -26,7 +27,7 @@ Success
        still there. If its calls make chunks, they are bound by (c) to (e), too.
     g. Nothing is known of a function's first call. Such a call starts ahead of need only where much is free, and leaves
        no room for others while it runs. With each result that was foreseen, more calls run beside each other. Room is
-       left for results twice as large as the ones before foretell (see `stages.sizes`).
+       spared for results twice as large as the ones before foretell (see `stages.sizes`).
     h. Some boundaries keep rows back of each input. Such an input leaves room for the rows that the others will be asked
        for. If one more chunk would exceed a budget that a boundary's kept rows use up, the run ends with a
        `BudgetError` that names a budget.

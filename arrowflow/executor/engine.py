@@ -303,8 +303,8 @@ class Engine(Run):
         """Returns the states of all threads and stages, a line each: for a run that hangs. Takes no lock."""
         ready, ledger = self.pool.ready, self.ledger
         lines = [
-            f"stopped {self.stopped}, ledger {ledger.used:,} of {ledger.budget:,} bytes, tokens {self.pool.tokens:g}, "
-            f"{self.pool.coming} threads come to look",
+            f"stopped {self.stopped}, ledger {ledger.used:,} used and {ledger.spared:,} spared of "
+            f"{ledger.budget:,} bytes, tokens {self.pool.tokens:g}, {self.pool.coming} threads come to look",
             f"consumer {self.consumer.state.name}, hurries {self.consumer.hurries}, in {self.consumer.operators}",
         ]
         lines += [f"{one.name} {one.state.name}, in {one.operators}" for one in list(self.pool.threads)]

@@ -61,7 +61,8 @@ class Ledger:
         budget: Bytes that may be used.
         used: Bytes charged or reserved now.
         peak: The most that was ever used.
-        spared: Bytes that calls may come to use, whose sizes nobody knows: not used, and not free.
+        spared: Bytes that running calls may come to use, whose sizes nobody knows: not used, and not free. A call has its
+            part of them from `reserve` to `unreserve`.
         reclaimable: Bytes of kept chunks that no ticket claims: not used, and free once they are needed.
         kept: The kept chunks that it counts. `executor.keeping` sets this, and the next two.
         idle_bytes: Returns the bytes of kept chunks that no ledger counts, and that may go, too.
@@ -97,8 +98,9 @@ class Ledger:
             self.drain()
         return self.used + self.spared + num_bytes <= self.budget * share
 
-    def reserve(self, num_bytes: int) -> None:
+    def reserve(self, num_bytes: int, spared: int = 0) -> None:
         """Counts bytes that a call is about to allocate; kept chunks go if there is no room for both."""
+        self.spared += spared
         self.used += num_bytes
         if self.told:
             self.drain()
@@ -111,8 +113,9 @@ class Ledger:
                 held = self.used + self.reclaimable
         self.peak = max(self.peak, held)
 
-    def unreserve(self, num_bytes: int) -> None:
+    def unreserve(self, num_bytes: int, spared: int = 0) -> None:
         """Takes a reservation back."""
+        self.spared -= spared
         self.used -= num_bytes
 
     def charge(self, buffers: Buffers, *, lent: bool = False) -> Ticket:

@@ -129,7 +129,10 @@ class Serial(SerialKernel):
 
 
 class Concatenate(BoundaryKernel):
-    """Its inputs one after the other, the next one opened when the one before has ended."""
+    """Its inputs one after the other, the next one opened when the one before has ended.
+
+    Each input of `children` is a plan of its own, so its stages learn the sizes of their calls for themselves.
+    """
 
     reads_runs = True
 
@@ -310,6 +313,9 @@ class Stepper(Engine):
         self.largest_beside_bytes = 0
         self._too_large: dict[Queue, int] = {}
         self._within: set[Any] = set()  # calls in flight that did not go beyond the budget
+        self._flying = self._spared = (
+            0  # calls that were started and not completed, and what was spared before them
+        )
         self.pool.spawn = lambda: None  # type: ignore[method-assign]
         # Its calls take no time at all; still they are the test's to run.
         self._consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
@@ -334,6 +340,9 @@ class Stepper(Engine):
             if ready is None:
                 return None
             worker = Worker(lambda: None, "no worker")
+            if not self._flying:
+                self._spared = self.ledger.spared
+            self._flying += 1
             running = ready.stage, self.pool.begin(ready, worker), worker
             if self.ledger.fits(0):
                 self._within.add(running[1])
@@ -361,6 +370,8 @@ class Stepper(Engine):
             if isinstance(call, Slot) and call in self._within:
                 self.unforeseen_bytes += max(0, made - most)
             self._within.discard(call)
+            self._flying -= 1
+            assert self._flying or self.ledger.spared == self._spared, "calls that are over spare bytes"
 
     def idle(self, flying: list[Running]) -> bool:
         """Begins a call that the consumer waits for, and it joins those in flight; tells whether nothing can be done."""
@@ -432,6 +443,17 @@ def hold(engine: Stepper, operator: str, calls: int) -> list[Running]:
         running = engine.begin()
         assert running is not None, f"{operator}: {len(held)} calls in flight, expected {calls}"
         if running[0].plan.operators == (operator,):
+            held.append(running)
+        else:
+            engine.finish(running)
+    return held
+
+
+def hold_all(engine: Stepper, operator: str) -> list[Running]:
+    """Returns all parallel calls of an operator that can be in flight together, and completes all others."""
+    held: list[Running] = []
+    while (running := engine.begin()) is not None:
+        if running[0].plan.operators == (operator,) and running[0].plan.kind == "parallel":
             held.append(running)
         else:
             engine.finish(running)

@@ -320,8 +320,10 @@ def test_reservations_are_returned_when_a_stage_ends_while_calls_run() -> None:
     with engine.lock:
         engine.root.drop()
     assert used(engine) > 7 * SIZE
+    assert engine.ledger.spared > 0
     for call in [*calls, reading]:
         engine.finish(call)
+    assert engine.ledger.spared == 0
     del call, calls, reading
     engine.close()
     assert used(engine) == 0

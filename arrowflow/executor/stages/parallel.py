@@ -227,8 +227,7 @@ class ParallelQueue(Queue):
                 # that is free keeps no other call from starting.
                 least = min(least, max(0, ledger.budget - ledger.used))
             slot.reserved_bytes = least
-            ledger.reserve(least)
-            ledger.spared += estimate.spared
+            ledger.reserve(least, estimate.spared)
         return slot
 
     def _with_kept(self, item: Any, reader: ReaderKernel) -> tuple[Any, deque[Ticket], Estimate]:
@@ -245,8 +244,7 @@ class ParallelQueue(Queue):
         call.running = False
         ledger, estimate = self.run.ledger, call.estimate
         if estimate.most:
-            ledger.unreserve(call.reserved_bytes)
-            ledger.spared -= estimate.spared
+            ledger.unreserve(call.reserved_bytes, estimate.spared)
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
             self.close_later(call.iterator)

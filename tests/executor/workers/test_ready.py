@@ -68,8 +68,7 @@ def test_streams_without_room_are_looked_at_again_when_bytes_are_released() -> N
 @pytest.mark.parametrize("spared", [0, 396 * SIZE])
 def test_streams_without_room_are_left_alone_until_then(spared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = open_inputs(4, ram_budget=400 * SIZE)
-    engine.ledger.reserve(396 * SIZE - spared)
-    engine.ledger.spared += spared
+    engine.ledger.reserve(396 * SIZE - spared, spared)
     engine.settle()
     blocked = {stage.stream for stage in stages_of(engine) if isinstance(stage.look(), Blocked)}
     looks: list[Stream] = []
@@ -82,7 +81,7 @@ def test_streams_without_room_are_left_alone_until_then(spared: int, monkeypatch
     monkeypatch.setattr(ParallelQueue, "look", noted)
     assert UNCHECKED(engine.pool.ready, 1.0) is None
     assert len(blocked.intersection(looks)) <= 1, "the wanted one"
-    engine.ledger.spared -= spared
+    engine.ledger.unreserve(396 * SIZE - spared, spared)
 
 
 def calls_of_sources(engine: Stepper) -> list[int]:
