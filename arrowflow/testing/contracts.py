@@ -23,6 +23,7 @@ from arrowflow.dataset import Dataset
 from arrowflow.iterator import Iterator
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.walk import post_order
+from arrowflow.sources.in_memory import from_arrow
 from arrowflow.testing.chunks import chunked, chunkings, cut
 from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values, joined
 from arrowflow.testing.forgery import check_forged
@@ -77,6 +78,7 @@ def check_operator(
     check_any_chunks(apply, table, splits_matter=splits_matter, in_full=in_full)
     check_empty(apply, table.schema, in_full=in_full)
     check_columns_needed(apply, table)
+    check_owned(apply, table)
     if ordered_by is not None:
         check_row_order(apply, table, ordered_by)
     uneven = [cut(table.combine_chunks().to_batches()[0], [5, 1, 2])]
@@ -192,6 +194,20 @@ def _scrambled(batch: pa.RecordBatch, kept: Columns) -> pa.RecordBatch:
 
 
 # -------------------------------------------------------------------------------------------- resume
+
+
+def check_owned(apply: Apply, table: pa.Table) -> None:
+    """Checks that a loop may write its batches where the plan says so: none of them is memory of the source."""
+    with pa.BufferOutputStream() as out, pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    memory = out.getvalue()
+    dataset = apply(from_arrow(pa.ipc.open_stream(memory).read_all()))
+    if dataset._ready().owns_buffers:
+        found = (buffer for batch in batches_of(dataset) for column in batch for buffer in column.buffers())
+        owned = (buffer.address for buffer in found if buffer is not None and buffer.size)
+        assert not any(memory.address <= address < memory.address + memory.size for address in owned), (
+            "says that it owns its buffers, and gives those of its input"
+        )
 
 
 def check_resume(make: Make, *, epoch: int = 0, in_full: bool = IN_FULL) -> None:

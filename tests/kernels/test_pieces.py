@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
@@ -312,6 +312,7 @@ ROWS = st.lists(
     max_rows=st.sampled_from([3, 100]),
     chunks=st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any),
 )
+@example(splits=[[("a" * 20, None)] * 6], max_bytes=40, max_rows=100, chunks=[1])
 def test_chunks_move_no_border(
     splits: list[list[Any]], max_bytes: int, max_rows: int, chunks: list[int]
 ) -> None:

@@ -151,8 +151,8 @@ class DiskCache(KeepsRows):
         return (f"cache: {self.compression}: every epoch decodes all columns into new memory",)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """All users of a mapped chunk share its memory; decoded memory belongs to its reader."""
-        return self.compression is not None
+        """All users of a mapped chunk share its memory. Decoded memory belongs to its reader, and rows that are added to the input."""
+        return self.compression is not None and inputs[0]
 
     def _changed_file(self) -> str | None:
         sources = (node for node in post_order(self.inputs[0]) if isinstance(node, FileSource))

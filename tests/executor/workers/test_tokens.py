@@ -275,6 +275,13 @@ def test_arrows_pool_follows_the_largest_budget_and_is_given_back() -> None:
     assert pa.cpu_count() == before
 
 
+def test_a_process_may_use_all_cores_or_as_many_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "available_cpus", lambda: 5)
+    for told in (0, 3):
+        monkeypatch.setattr(cores._Process, "available", told)
+        assert [cores.available(), cores.available()] == [told or 5] * 2
+
+
 def test_two_runs_share_the_cores() -> None:
     one, two = stepper(source(), function(), cpu_budget=4), stepper(source(), function(), cpu_budget=4)
     assert cores.allowance(one) == cores.allowance(two) == 4  # as long as the other one idles

@@ -69,6 +69,15 @@ def test_other_plans_data_and_versions_make_other_entries(root: Path, tmp_path: 
     assert len(af.cache_info(root)) == 3
 
 
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_the_loop_cannot_write_to_memory_of_the_source(compression: Any, root: Path) -> None:
+    """The epoch that adds rows passes them on, so a compressed cache owns no more than its input does."""
+    table = pa.table({"x": range(12)})
+    ds = af.from_arrow(table).cache(root, compression=compression).batch(5)
+    for _ in range(2):
+        assert not any(batch["x"].flags.writeable for batch in ds.to_numpy())
+
+
 def test_a_shuffle_above_that_orders_the_source_makes_another_entry(root: Path, tmp_path: Path) -> None:
     paths = write_shards(tmp_path, [[3, 4], [5], [2, 2]])
     plain = batches_of(af.read_parquet(paths).cache(root))

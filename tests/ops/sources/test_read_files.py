@@ -15,6 +15,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops.sources import read_files
+from arrowflow.ops.sources.read_files import ReadFiles
+from arrowflow.plan.walk import post_order
 from arrowflow.storage import File
 from arrowflow.testing import check_dataset
 from tests.ops.tables import refused
@@ -109,6 +111,17 @@ def test_contracts(folder: Path) -> None:
             epochs_differ=True,
         )
     check_dataset(lambda: af.read_images(folder).batch(9))
+
+
+def test_a_run_can_begin_at_a_row_of_any_epoch(folder: Path) -> None:
+    plan = af.read_files(folder).shuffle(4, seed=1)
+    source = next(node for node in post_order(plan._ready().optimised) if isinstance(node, ReadFiles))
+    assert source.order is not None
+    for epoch in range(3):
+        own = source.of_epoch(epoch)
+        starts = read_files.split_starts(own.files)
+        assert [source.position_behind(row, epoch) for row in starts] == [((row,), row) for row in starts]
+    assert source.position_behind(9) is None, "each epoch has an order of its own"
 
 
 def test_ranks_share_the_files(folder: Path) -> None:
