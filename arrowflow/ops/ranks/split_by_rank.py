@@ -240,7 +240,9 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
         size = 1 if batch is None else batch.size // self.lanes
         if batch is None and isinstance(rows, int):  # each lane makes as many batches, of as many rows
             each = count(self.lane_plan(0))[1]
-            rows = self.lanes * each if isinstance(each, int) else each
+            if isinstance(each, int):
+                return Steps(size, self._drops, each, -(rows % self.lanes))
+            rows = each
         agrees = self.process.world_size == 1 or self.coordinator is not None
         if rows is None and (self.equal_steps is None or not agrees):
             raise uncounted(() if batch is None else ways_to_count(batch.inputs[0]), agrees=agrees)
@@ -336,7 +338,7 @@ class SplitByRank(RowOperator, InLanes, RowAccess):
             (cut,) = Batch(size=steps.size * len(lanes)).lower(options)
             after = (merge, replace(cut, operator=Batch.name))
         collects = any(node.traits.collects for node in post_order(self.inputs[0]))
-        facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
+        facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts())
         boundary = KernelSpec(
             "boundary",
             partial(kernel, lanes=lanes, steps=steps, collects=collects),

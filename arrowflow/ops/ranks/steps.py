@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from arrowflow.errors import DataError, PlanError
+from arrowflow.errors import DataError, PlanError, counted
 from arrowflow.ops.columns.column_program import ColumnOperator
 from arrowflow.ops.columns.filter import FilterBy
 from arrowflow.ops.functions.map import Map
@@ -25,8 +25,8 @@ class Steps:
         size: Those of a lane in a whole step.
         drops: Whether a short last step is left out.
         most: The number, the same for all lanes; None where lanes deliver until the first of them ends.
-        added: Rows that fill up the last step, where lanes repeat their last row; as a negative number, rows or batches that
-            are left out.
+        added: Rows that fill up the last step, where lanes repeat their last row; as a negative number, rows that are
+            left out.
         filled_from: Rows of each lane before the step that is filled up; None where there is none.
         repeats_from: The same, if a lane has no row in that step, and repeats one of the step before; None if all have one.
     """
@@ -38,12 +38,11 @@ class Steps:
     filled_from: int | None = None
     repeats_from: int | None = None
 
-    def facts(self, *, of_rows: bool) -> tuple[str, ...]:
+    def facts(self) -> tuple[str, ...]:
         """Returns what equal steps cost, for `explain`."""
-        what = "rows" if of_rows else "batches"
         if self.added < 0:
-            return (f"equal steps leave out {-self.added:,} {what} of an epoch",)
-        return (f"equal steps add {self.added:,} repeated {what} to an epoch",) if self.added else ()
+            return (f"equal steps leave out {counted(-self.added, 'row')} of an epoch",)
+        return (f"equal steps add {counted(self.added, 'repeated row')} to an epoch",) if self.added else ()
 
 
 def uncounted(ways: Sequence[str], *, agrees: bool) -> PlanError:

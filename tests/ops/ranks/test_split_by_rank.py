@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.testing.contracts import Apply
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, SIZES, UNCOUNTED, of, ranks, steps_of
 
 pytestmark = pytest.mark.any_version
@@ -202,3 +203,28 @@ def test_all_steps_before_the_error_of_a_lane_come(lane: int, shuffled: bool) ->
     assert len(list(itertools.islice(run, expected))) == expected
     with pytest.raises(af.FunctionError, match="the last rows of this lane"):
         next(run)
+
+
+@pytest.mark.parametrize(
+    ("rows", "plan", "told", "added"),
+    [
+        (103, lambda ds: ds.batch(8), "equal steps leave out 3 rows of an epoch", -3),
+        (
+            101,
+            lambda ds: ds.batch(8).map(same, keeps_rows=True),
+            "equal steps leave out 1 row of an epoch",
+            -1,
+        ),
+        (103, lambda ds: ds.batch(8, pad_remainder=True), "equal steps add 1 repeated row to an epoch", 1),
+        (96, lambda ds: ds.batch(8), "", 0),
+    ],
+)
+def test_explain_tells_what_equal_steps_cost(rows: int, plan: Apply, told: str, added: int) -> None:
+    split = [plan(af.range(rows)).split_by_rank(rank, 2, lanes=4) for rank in range(2)]
+    text = split[0].explain()
+    assert told in text if told else "equal steps" not in text
+    assert sum(batch.num_rows for ds in split for batch in ds) == rows + added
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
