@@ -42,6 +42,7 @@ INTEGERS: Final = {
     "i32": pa.int32(),
     "i64": pa.int64(),
     "u8": pa.uint8(),
+    "u16": pa.uint16(),
     "u32": pa.uint32(),
     "u64": pa.uint64(),
 }

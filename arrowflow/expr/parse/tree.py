@@ -43,8 +43,8 @@ class Call:
     """A function of other nodes.
 
     Attributes:
-        function: The name of the function: one name for both engines if they agree (`add`, `greater`), else
-            `polars:` or `arrow:` and the engine's own name.
+        function: The name of the function: one name for both engines if they agree (`add`, `greater`), and for a function of
+            one engine that has a rule; else `polars:` or `arrow:` and the engine's own name.
         args: The nodes that the function takes.
         options: All constant settings, as pairs of names and values. Only a rule may read them: see `apply`.
         source: The engine's own serialised form of this node, from which it can be rebuilt alone.
