@@ -63,8 +63,8 @@ def check_format(
         files: Local files of some hundred rows at most; or a function that writes a table to a path.
         table: The rows of the files in order, or the rows to write. The default is 60 rows of an int64 `id`, a
             float64 `value` and a string `text`, the latter two with nulls.
-        has_end: Whether a file tells that it is cut off. Text files do not: they have to give the rows before the
-            cut.
+        has_end: Whether a file tells that it is cut off. Texts do not, nor do records without a count or an end mark:
+            they have to give the rows before the cut.
         has_splits: Whether files of the format can have several splits. One of the files then needs at least two.
             Compressed CSV, JSON and TFRecord files always have one.
 
