@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.testing import batches_of, check_dataset, chunked, cut
+from arrowflow.testing import batches_of, check_dataset, check_owned, chunked, cut
 from tests.ops.tables import NUMBERS, numbers, refused, rows_of
 
 pytestmark = pytest.mark.any_version
@@ -90,6 +90,17 @@ def test_loaders_hand_out_matrices() -> None:
     (batch,) = ds.to_numpy()
     np.testing.assert_array_equal(batch["id"], [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6, 7, 8]])
     assert batch["x"].shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "owns"),
+    [({"size": 4}, False), ({"size": 4, "shift": 2}, True), ({"size": 4, "by": "key"}, True)],
+)
+def test_windows_side_by_side_are_rows_of_the_input(arguments: dict[str, Any], owns: bool) -> None:
+    table = pa.table({"key": [n // 6 for n in range(12)], "x": range(12)})
+    check_owned(lambda ds: ds.window(**arguments), table)
+    batches = list(af.from_arrow(table).window(**arguments).to_numpy())
+    assert {batch["x"].flags.writeable for batch in batches} == {owns}
 
 
 def test_it_is_refused_above_batch() -> None:
