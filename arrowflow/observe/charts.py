@@ -15,13 +15,12 @@ from arrowflow.errors import printable
 from arrowflow.observe.traces import Bar, Trace, colour_of, merged, rows_of, title_of
 from arrowflow.physical.tuning import Moment
 
-MAX_LANES: Final = 16
-
 WIDTH: Final = 1000.0
 """Units of a picture from left to right."""
 MAX_STEPS: Final = 120
 _HEIGHT: Final = 100.0
 _LANE: Final = 10.0
+MAX_LANES: Final = 16
 
 
 class Series(NamedTuple):

@@ -29,6 +29,9 @@ PART_BYTES: Final = 16 << 20
 """A longer range is asked for in parts of this size, beside each other. A request of a client in Python costs 2 to 3 ms of the
 interpreter lock, as much as 2 MB of its bytes do, so it should bring many more; one connection of S3 gives some 90 MB/s."""
 
+MAX_HANDLES: Final = 512
+"""Files of which an open handle is kept for the next read."""
+
 WHOLE_BYTES: Final = 256 << 20
 """The most bytes that are held of files whose server sends no parts, or the last file if that is larger."""
 
@@ -286,7 +289,7 @@ class Requests:
         handle = self.handles.get(path)
         if handle is None:
             handle = filesystem.open_input_file(path)
-            if len(self.handles) >= 512:
+            if len(self.handles) >= MAX_HANDLES:
                 self.handles.clear()
             self.handles[path] = handle
         yield handle

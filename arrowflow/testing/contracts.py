@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.iterator import Iterator
+from arrowflow.kernels.kept import sizes_of
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.walk import post_order
 from arrowflow.sources.in_memory import from_arrow
@@ -196,20 +197,6 @@ def _scrambled(batch: pa.RecordBatch, kept: Columns) -> pa.RecordBatch:
 # -------------------------------------------------------------------------------------------- resume
 
 
-def check_owned(apply: Apply, table: pa.Table) -> None:
-    """Checks that a loop may write its batches where the plan says so: none of them is memory of the source."""
-    with pa.BufferOutputStream() as out, pa.ipc.new_stream(out, table.schema) as writer:
-        writer.write_table(table)
-    memory = out.getvalue()
-    dataset = apply(from_arrow(pa.ipc.open_stream(memory).read_all()))
-    if dataset._ready().owns_buffers:
-        found = (buffer for batch in batches_of(dataset) for column in batch for buffer in column.buffers())
-        owned = (buffer.address for buffer in found if buffer is not None and buffer.size)
-        assert not any(memory.address <= address < memory.address + memory.size for address in owned), (
-            "says that it owns its buffers, and gives those of its input"
-        )
-
-
 def check_resume(make: Make, *, epoch: int = 0, in_full: bool = IN_FULL) -> None:
     """Checks that a state after any batch goes on with exactly the next batch, and so does a state taken after that.
 
@@ -263,6 +250,19 @@ def _rest(iterator: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 # ---------------------------------------------------------------------------------- everything else
+
+
+def check_owned(apply: Apply, table: pa.Table) -> None:
+    """Checks that a loop may write its batches where the plan says so: none of them is memory of the source."""
+    with pa.BufferOutputStream() as out, pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    memory = out.getvalue()
+    dataset = apply(from_arrow(pa.ipc.open_stream(memory).read_all()))
+    if dataset._ready().owns_buffers:
+        found = (address for batch in batches_of(dataset) for address in sizes_of(batch))
+        assert not any(memory.address <= address < memory.address + memory.size for address in found), (
+            "says that it owns its buffers, and gives those of its input"
+        )
 
 
 def check_declared(dataset: Dataset) -> None:

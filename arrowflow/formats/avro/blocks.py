@@ -20,13 +20,12 @@ from arrowflow.errors import SourceError
 from arrowflow.formats.text.blocks import Source
 from arrowflow.formats.varints import signed, varint
 
-_MAX_HEADER_BYTES: Final = 64 << 20
-
 MAX_BYTES: Final = 1 << 30
 """The most bytes of blocks that are decoded together, decompressed: with all offsets of 32 bits below their limit."""
 
 MAGIC: Final = b"Obj\x01"
 _MARK_BYTES: Final = 16
+_MAX_HEADER_BYTES: Final = 64 << 20
 _MAX_RATIO: Final = 1 << 12
 """The most records for each byte of a compressed block; an honest one has fewer."""
 

@@ -16,11 +16,10 @@ from arrowflow.formats.types import width_bits
 from arrowflow.storage import File, Store
 from arrowflow.types import WITHOUT_ARRAYS
 
-_ALIGNMENT: Final = 8
-
 MAGIC: Final = b"ARROW1"
 """The first and the last bytes of a file."""
 
+_ALIGNMENT: Final = 8
 _LENGTH: Final = struct.Struct("<q")
 
 

@@ -30,8 +30,6 @@ from arrowflow.storage import File, Store
 from arrowflow.types import is_list
 
 _BLANKS: Final = b" \t\r\n"
-_NOT_ENDED: Final = b"{[,:"
-
 _ARRAY: Final = "array"
 _OBJECTS: Final = "objects"
 _SCANNERS: Final[dict[str, Callable[[], Scanner]]] = {
@@ -39,6 +37,7 @@ _SCANNERS: Final[dict[str, Callable[[], Scanner]]] = {
     _ARRAY: scan.JsonElements,
     _OBJECTS: scan.JsonObjects,
 }
+_NOT_ENDED: Final = b"{[,:"
 _KIND_BYTES: Final = 16 << 10
 """Bytes at the start of a file that are looked at for objects over several lines, in 0.1 ms."""
 _MAX_NESTING: Final = 64

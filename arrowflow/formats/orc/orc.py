@@ -19,13 +19,13 @@ from arrowflow.formats.varints import varint
 from arrowflow.lazy import orc
 from arrowflow.storage import File, Range, Store
 
+_TAIL_BYTES: Final = 16 << 10
+"""Bytes at the end of a file that the decoder reads at once."""
+
 _FOOTER: Final = 2
 """The field of the footer in a file's tail."""
 _STRIPES: Final = 3
 """The field of a stripe in the footer."""
-
-_TAIL_BYTES: Final = 16 << 10
-"""Bytes at the end of a file that the decoder reads at once."""
 
 _START, _INDEX, _DATA, _END, _ROWS = range(1, 6)
 """The fields of a stripe: its first byte, the bytes of its three parts, its rows."""

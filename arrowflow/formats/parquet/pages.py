@@ -26,8 +26,9 @@ _HEADER_BYTES: Final = (256, 1 << 14)
 """The bytes that are read of a page's header: more if it has long statistics."""
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-_KIND, _BYTES, _VALUES = range(3)
-_PAGE: Final[thrift.Tree] = {1: _KIND, 3: _BYTES, 5: {1: _VALUES}, 7: {1: _VALUES}, 8: {1: _VALUES}}
+_KIND, _BYTES, _VALUES, _END = range(4)
+_NUM_VALUES: Final[thrift.Tree] = {1: _VALUES}
+_PAGE: Final[thrift.Tree] = dict.fromkeys((5, 7, 8), _NUM_VALUES) | {1: _KIND, 3: _BYTES, thrift.END: _END}
 _ROW_GROUPS, _NUM_ROWS = 4, 3
 """Field numbers of a footer."""
 _METADATA: Final = 3
@@ -88,9 +89,11 @@ def _header(read: Read, at: int, end: int) -> _Header | None:
     for size in _HEADER_BYTES:
         data = read(at, min(end, at + size))
         with suppress(IndexError, ValueError):
-            found = {mark: signed(data, place)[0] for mark, _, place in thrift.walk(data, _PAGE)}
+            places = {mark: place for mark, _, place in thrift.walk(data, _PAGE)}
+            end = places.pop(_END)
+            found = {mark: signed(data, place)[0] for mark, place in places.items()}
             kind, num_bytes, values = (found.get(mark, -1) for mark in (_KIND, _BYTES, _VALUES))
-            return _Header(kind, num_bytes, values, thrift.passed(data, 0, thrift.STRUCT))
+            return _Header(kind, num_bytes, values, end)
     return None
 
 

@@ -17,8 +17,10 @@ _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of 
 Tree = dict[int, Any]
 """Fields of a structure by number: a mark for a value, or the tree of a structure, or of each structure of a list.
 
-The tree of structures of a list has a mark for their starts, at the number 0.
+The tree of structures of a list has a mark for their starts, at the number 0. The outermost tree may have one for its end, at
+`END`.
 """
+END: Final = -1
 
 
 class Field(NamedTuple):
@@ -56,6 +58,8 @@ def walk(data: bytes, tree: Tree, at: int = 0) -> Iterator[tuple[Any, int, int]]
             elif around:
                 tree, number, left = around.pop()
             else:
+                if END in tree:
+                    yield tree[END], STRUCT, at
                 return
             continue
         number, kind, at = _header(data, at, number)

@@ -19,8 +19,6 @@ from arrowflow.formats.tfrecord.wire import Ints
 from arrowflow.optional import optional
 from arrowflow.storage import File, Store
 
-_MAX_KNOWN: Final = 1 << 16
-
 SPLIT_BYTES: Final = 1 << 20
 """A block with `SPLIT_ROWS` records ends at this size, so that its intermediate results stay in the caches."""
 
@@ -39,6 +37,7 @@ INFLATED_BYTES: Final = 1 << 20
 """Bytes of a compressed file that are walked together."""
 
 _MAX_LENGTH: Final = (1 << 31) - 1 - (1 << 10)
+_MAX_KNOWN: Final = 1 << 16
 _HEADER: Final = struct.Struct("<QI")
 _LENGTH: Final = struct.Struct("<Q")
 _WBITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "zlib": zlib.MAX_WBITS}

@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_SHORT_BYTES: Final = 4
-
 PADDING: Final = 16
 """Readable bytes after a block, so that eight bytes can be read at each position of it."""
 
@@ -22,6 +20,7 @@ _FEW: Final = 8
 
 _MAX_VARINT_BYTES: Final = 10
 _WORD_BYTES: Final = 8
+_SHORT_BYTES: Final = 4
 _PIECE_BYTES: Final = 1 << 16
 """Bytes of varints decoded at a time, so that intermediate results stay in the caches."""
 

@@ -24,11 +24,6 @@ import numpy.typing as npt
 from arrowflow.formats.text.blocks import Source
 from arrowflow.formats.text.codings import ending_of
 
-_PLAIN_FILE: Final = ord(tarfile.REGTYPE)
-_ADLER_MODULUS: Final = 65_521
-_LONG_BYTES: Final = 1 << 20
-"""The most bytes of a header's extension."""
-
 BLOCK: Final = tarfile.BLOCKSIZE
 KEY: Final = "__key__"
 """The column of keys."""
@@ -38,6 +33,11 @@ _EXTENSIONS: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfil
 _NAME: Final = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _NAME_OF, _SIZE, _SUM, _TYPE, _PREFIX = slice(0, 100), slice(124, 136), slice(148, 156), 156, 345
 """Places in a header; a prefix is the front part of a long name."""
+_PLAIN_FILE: Final = ord(tarfile.REGTYPE)
+_ADLER_MODULUS: Final = 65_521
+_LENGTH: Final = re.compile(rb"(\d{1,9}) ")
+_LONG_BYTES: Final = 1 << 20
+"""The most bytes of a header's extension."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -225,10 +225,9 @@ def _extended(type: bytes, text: bytes, told: _Told) -> _Told:
         return told
     if type == tarfile.GNUTYPE_LONGNAME:
         return told._replace(name=text.rstrip(b"\0").decode("utf-8", "surrogateescape"))
-    record_size = re.compile(rb"(\d{1,9}) ")
     records: dict[bytes, bytes] = {}
     at = 0
-    while (found := record_size.match(text, at)) is not None and int(found[1]) > 0:
+    while (found := _LENGTH.match(text, at)) is not None and int(found[1]) > 0:
         record = text[at : at + int(found[1])]
         kind, _, value = record[len(found[0]) :].rstrip(b"\n").partition(b"=")
         records[kind] = value
