@@ -260,7 +260,9 @@ class Policy:
         # Calls that wait as well are looked at where more of them did not help.
         no_more = stage.limits.weight >= WAITS or "calls" in memory.rests_until
         waits = part.share < MOSTLY_COMPUTES and no_more
-        if stage.cost == "computes" or stage.asked_calls == 1 or not (one_core and waits):
+        # Streams beside each other have a call each at least, so none is ever alone.
+        several = stage.asked_calls != 1 and stage.limits.streams == 1
+        if stage.cost == "computes" or not (several and one_core and waits):
             return False
         self._try("alone", key, "one call at a time", window, max_calls=1)
         return True

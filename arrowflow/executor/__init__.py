@@ -10,7 +10,8 @@ Success
  3. `Queue.look` says whether a call may start. It returns one value and changes nothing: `Ready` with the call, `Waits`
     for another stage, `Blocked` at a gate, or `Done`. The ready set, the tuner, the reasons why cores idle, `stats()` and
     `describe()` all read this value. These are the gates (`physical.tuning.Gate`), in the order of the look:
-    a. CALLS: fewer calls are in flight than `StageLimits.max_calls`. A call is in flight while a thread runs it.
+    a. CALLS: fewer calls are in flight than `StageLimits.max_calls`. A call is in flight while a thread runs it. Where a user
+       asked for a number of calls, those of all streams of the stage count. Lanes share what the stage may have otherwise.
        TOKEN: a core of the budget is free, for calls that compute (rule 5).
     b. SLOTS: fewer calls than `max_slots` were started and are not delivered. TURN: fewer of their chunks than
        `max_turn_chunks` wait for their turn. CHUNKS: fewer chunks than `max_ready_items` wait for the next stage.

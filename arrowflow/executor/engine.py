@@ -137,7 +137,7 @@ class Engine(Run):
             self.timeline.counter("ledger bytes", now, self.ledger.held)
             for key, limits in self.limits.items():
                 if limits.reason:
-                    self.timeline.counter(f"{key[-1]}: calls at most", now, limits.max_calls)
+                    self.timeline.counter(f"{key[-1]}: calls at most", now, limits.of_all().max_calls)
                     self.timeline.counter(f"{key[-1]}: cores a call", now, limits.weight)
 
     # ------------------------------------------------------------------ consumer

@@ -29,6 +29,11 @@ MAX_WAITING_THREADS = 2 * MAX_WAITING_CALLS
 SERIAL_READY_ITEMS = 16
 """Serial kernels put out slices, which hold no memory of their own. So many slices wake the next stage rarely."""
 
+READY_BESIDE: Final = 8
+"""Finished chunks that streams beside each other, such as lanes, may have together, if there are few cores. A call makes several
+chunks, and a lane that holds some of them begins no call. With 4 in place of 8, four lanes on two cores take 1.1 to 1.2 x as
+long (`benchmarks.lanes`); with 16, eight lanes of `wide` need 1.4 x the memory."""
+
 WAITING_PORTION: Final = 4
 """How much of the byte budget a stage that waits gets, where another that allocates gets 1. A network with a delay delivers more,
 the more bytes are on their way: 1.1 x by 4 in place of 1 (`benchmarks.remote`)."""
@@ -46,7 +51,7 @@ def _chain(node: Node, options: ResolvedOptions, titles: Counter[str]) -> Chain:
     else:  # one plan on parts of the rows: all have the same titles
         names = [titles.copy() for _ in plans]
         children = [_chain(plan, options, own) for plan, own in zip(plans, names, strict=True)]
-        children = [_beside(child, len(plans), options) for child in children]
+        children = [_beside(child, len(plans)) for child in children]
         titles |= names[0]
     chain = children[0] if children else Chain(stages=())
     for spec in _titled(cast(Operator, node), options, titles):
@@ -56,26 +61,11 @@ def _chain(node: Node, options: ResolvedOptions, titles: Counter[str]) -> Chain:
     return chain
 
 
-def _beside(chain: Chain, streams: int, options: ResolvedOptions) -> Chain:
-    """Returns a chain that runs beside others of its kind: they share the cores, so each holds few chunks."""
-    calls = -(-options.cpu_budget // streams)
-    stages = tuple(
-        dataclasses.replace(
-            stage,
-            buffer_items=stage.buffer_items or calls,
-            head=None if stage.head is None else _at_most(stage.head, calls),
-            kernels=tuple(_at_most(spec, calls) for spec in stage.kernels),
-        )
-        if stage.kind == "parallel"
-        else stage
-        for stage in chain.stages
-    )
-    children = tuple(_beside(child, streams, options) for child in chain.children)
+def _beside(chain: Chain, streams: int) -> Chain:
+    """Returns a chain that runs beside others of its kind: its stages share what one such stage may have."""
+    stages = tuple(dataclasses.replace(stage, streams=stage.streams * streams) for stage in chain.stages)
+    children = tuple(_beside(child, streams) for child in chain.children)
     return dataclasses.replace(chain, stages=stages, children=children)
-
-
-def _at_most(spec: KernelSpec, calls: int) -> KernelSpec:
-    return spec if spec.max_calls is not None else dataclasses.replace(spec, max_calls=calls)
 
 
 def _fixed(chain: Chain) -> Chain:
@@ -176,11 +166,15 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: fl
     weight = _weight(stage, options)
     computing = round(options.cpu_budget / (weight or 1))
     untold = {"computes": computing, "waits": MAX_WAITING_CALLS, "unknown": untold_calls(options.cpu_budget)}
-    calls = stage.max_calls or (untold[stage.cost] if options.autotune else 1)
-    ready = max(4, 2 * options.cpu_budget) if options.autotune else calls
+    beside = 1 if stage.shares_calls else stage.streams
+    calls = stage.max_calls or (untold[stage.cost] if options.autotune else stage.streams)
+    ready = (
+        max(4 if stage.streams == 1 else READY_BESIDE, 2 * options.cpu_budget) if options.autotune else calls
+    )
     return StageLimits(
-        max_calls=calls,
-        max_ready_items=stage.buffer_items or ready,
+        streams=beside,
+        max_calls=-(-calls // beside),
+        max_ready_items=stage.buffer_items or -(-ready // stage.streams),
         ledger_share=share,
         weight=weight,
         max_slots=MAX_REORDER_SLOTS if stage.cost == "computes" else MAX_WAITING_SLOTS,

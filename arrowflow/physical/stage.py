@@ -25,6 +25,7 @@ class StagePlan:
         kernels: The stateless kernels fused behind the head; or the one serial or boundary kernel.
         buffer_items: Chunks it may hold ready, where an operator says so.
         prefetches: Whether that operator is `prefetch`.
+        streams: How many streams run it, each on a part of the rows, beside each other. What it may have is for all of them.
     """
 
     kind: Literal["parallel", "serial", "boundary"]
@@ -32,6 +33,7 @@ class StagePlan:
     kernels: tuple[KernelSpec, ...] = ()
     buffer_items: int | None = None
     prefetches: bool = False
+    streams: int = 1
 
     @cached_property
     def specs(self) -> tuple[KernelSpec, ...]:
@@ -61,6 +63,11 @@ class StagePlan:
     def max_calls(self) -> int | None:
         given = [spec.max_calls for spec in self.specs if spec.max_calls is not None]
         return min(given) if given else None
+
+    @property
+    def shares_calls(self) -> bool:
+        """Whether the number of its calls that a user asked for holds for all of its streams: sources have nothing in common."""
+        return self.max_calls is not None and (self.head is None or self.head.kind != "source")
 
     @cached_property
     def connections(self) -> int | None:

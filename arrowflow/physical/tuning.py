@@ -7,7 +7,7 @@ a tuner the limits are those that `default_limits` derives from the plan and the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
@@ -136,6 +136,7 @@ class StageLimits:
     """The limits that may change while a stage runs, under the executor's lock. Order and values never depend on them.
 
     Attributes:
+        streams: How many streams beside each other, such as lanes, run the stage. Each has limits of its own.
         max_calls: Calls at the same time.
         max_ready_items: Chunks that wait, in order, for the next stage.
         max_slots: Calls started but not delivered, ordered or not.
@@ -147,6 +148,7 @@ class StageLimits:
         calls_are_short: Whether an earlier run found its calls to be cheap.
     """
 
+    streams: int = 1
     max_calls: int
     max_ready_items: int
     max_slots: int = MAX_REORDER_SLOTS
@@ -157,10 +159,17 @@ class StageLimits:
     calls_are_short: bool = False
 
     def take(self, found: StageLimits) -> None:
-        """Takes the limits that a tuner wants; shares of the budget are none of its business."""
+        """Takes the limits that a tuner wants for all streams; shares of the budget are none of its business."""
         for each in fields(self):
-            if each.name != "ledger_share":
+            if each.name not in ("streams", "ledger_share"):
                 setattr(self, each.name, getattr(found, each.name))
+        self.max_calls = -(-found.max_calls // self.streams)
+        self.max_ready_items = -(-found.max_ready_items // self.streams)
+
+    def of_all(self) -> StageLimits:
+        """Returns the limits of all streams together."""
+        calls, ready = self.streams * self.max_calls, self.streams * self.max_ready_items
+        return replace(self, max_calls=calls, max_ready_items=ready)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +191,7 @@ class StageStatistics:
         random: Whether what it makes is drawn from a seed.
         given_ready: Whether an operator says how many finished chunks may wait.
         engine: Where its work runs.
-        limits: A copy of its limits, and why they are what they are.
+        limits: A copy of its limits, those of all its streams together, and why they are what they are.
         calls: Finished calls.
         rows: Rows that it put out. Divide by the run's seconds for its throughput.
         bytes: Bytes of new buffers that it put out; what it only passed on does not count.

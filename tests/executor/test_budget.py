@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -400,15 +401,19 @@ def test_a_consumer_that_does_not_read_stops_the_producers() -> None:
     assert len(made) > first
 
 
-def test_calls_that_wait_ask_for_more_as_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("streams", "at_first", "then"), [(1, 2, 5), (2, 1, 3)])
+def test_calls_that_wait_ask_for_more_as_bytes_come(
+    monkeypatch: pytest.MonkeyPatch, streams: int, at_first: int, then: int
+) -> None:
+    """Streams beside each other ask for so much together."""
     monkeypatch.setattr("arrowflow.executor.stages.parallel.FIRST_WAITED_BYTES", 16)
-    engine = stepper(source(20, cost="waits"), serial())
-    first, second = hold(engine, "source", 2)
+    engine = stepper(replace(source(20, cost="waits"), streams=streams), serial())
+    first, *others = hold(engine, "source", at_first)
     assert engine.begin() is None
     engine.finish(first)
-    more = hold(engine, "source", 5)
+    others += hold(engine, "source", then)
     assert engine.begin() is None, "8 bytes came, and 16 + 4 * 8 are on their way"
-    for call in (second, *more):
+    for call in others:
         engine.finish(call)
     assert values_of(engine) == list(range(20))
 

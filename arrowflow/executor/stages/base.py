@@ -92,6 +92,7 @@ class Run(ABC):
         # Stages of one key share these, in all streams, those to come included.
         self.limits: dict[StageKey, StageLimits] = {}
         self.sizes: dict[StageKey, Sizes] = {}
+        self.asked: dict[StageKey, Any] = {}  # the calls of those with a number that a user asked for
 
     @abstractmethod
     def changed(self, stream: Stream) -> None:
@@ -365,7 +366,7 @@ class Queue(Measures, ABC):
         if rows:
             self.rows += rows
             self.chunks += 1
-        self.max_ready_items = max(self.max_ready_items, len(out))
+        self.max_ready_items = max(self.max_ready_items, len(out) * self.limits.streams)
 
     def end(self, error: BaseException | None = None) -> None:
         """Marks that nothing more comes, and stops the stages before it: they would work for nobody."""

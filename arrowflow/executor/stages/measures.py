@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
@@ -94,7 +94,7 @@ class Measures:
             "phase": plan.phase,
             "random": plan.random,
             "given_ready": plan.buffer_items is not None,
-            "limits": replace(self.limits),
+            "limits": self.limits.of_all(),
             "operators": plan.titles,
             "engine": plan.engine,
         }

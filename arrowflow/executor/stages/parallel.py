@@ -26,6 +26,23 @@ from arrowflow.physical.tuning import Gate
 from arrowflow.plan.position import Position
 
 
+class Asked:
+    """The calls of a stage in all of its streams, where a user asked for a number of them: it holds for all together."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.stages: dict[ParallelQueue, None] = {}  # those of open streams, the first one opened first
+
+    def end(self, of: ParallelQueue) -> None:
+        """Counts a call that has ended. Another stream may make the next one, which nothing else notes."""
+        self.running -= 1
+        for stage in self.stages:
+            if stage is not of and stage.has_work:
+                stage.run.changed(stage.stream)
+                if len(stage.out) < stage.limits.max_ready_items:
+                    return
+
+
 class ParallelQueue(Queue):
     """The queue of a source or reader, if there is one, and the stateless kernels fused behind it."""
 
@@ -49,6 +66,17 @@ class ParallelQueue(Queue):
         self.slots: deque[Slot] = deque()
         self.turn_chunks = 0  # results that wait in slots for their turn
         self._suspended = 0  # slots whose call made a chunk and has more to make
+        self._asked: Asked | None = None
+        if self.plan.shares_calls:
+            self._asked = self.run.asked.setdefault(self.key, Asked())
+            self._asked.stages[self] = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it has input, or a call that was suspended."""
+        upstream = self.upstream
+        has_input = self._next_task is not None if upstream is None else bool(upstream.out)
+        return not self.ended and (has_input or self._suspended > 0)
 
     @property
     def has_begun_all(self) -> bool:
@@ -82,8 +110,9 @@ class ParallelQueue(Queue):
         has_input = self._next_task is not None if upstream is None else bool(upstream.out)
         if not has_input and not self._suspended:
             return self._without_input()
-        limits = self.limits
-        if self.running >= limits.max_calls:
+        limits, asked = self.limits, self._asked
+        running = self.running if asked is None else asked.running
+        if running >= limits.max_calls:
             return BLOCKED[Gate.CALLS]
         if not fits(limits.weight, room):
             return BLOCKED[Gate.TOKEN]
@@ -117,10 +146,7 @@ class ParallelQueue(Queue):
             return DONE if slots else Done(True, self._failure)
         if upstream.out or not upstream.ended:
             return self.waits
-        if not slots:
-            return Done(True, upstream.error)
-        # The next stream may call the same function: the number that was asked for holds for both together.
-        return BLOCKED[Gate.CALLS] if self.plan.max_calls else DONE
+        return DONE if slots else Done(True, upstream.error)
 
     @property
     def _begins_line(self) -> bool:
@@ -150,7 +176,7 @@ class ParallelQueue(Queue):
             return BLOCKED[Gate.CHUNKS]
         if self.plan.cost == "waits" and not self.limits.reason:
             asked = FIRST_WAITED_BYTES + WAITED_GROWTH * self.sizes.made_bytes
-            if self.reserved_bytes + estimate.least > asked:
+            if self.reserved_bytes + estimate.least > asked // self.limits.streams:
                 return BLOCKED[Gate.BYTES]
         return self._lacks_bytes(estimate.most, self.limits.ledger_share) or Ready(self, slot, estimate)
 
@@ -220,6 +246,8 @@ class ParallelQueue(Queue):
         slot.estimate = estimate
         slot.running = True
         self.running += 1
+        if self._asked is not None:
+            self._asked.running += 1
         if estimate.most:
             ledger, least = self.run.ledger, estimate.least
             if self.caller.head is None:
@@ -242,6 +270,8 @@ class ParallelQueue(Queue):
         """Charges what a call made and delivers what is in line."""
         self.running -= 1
         call.running = False
+        if self._asked is not None:
+            self._asked.end(self)
         ledger, estimate = self.run.ledger, call.estimate
         if estimate.most:
             ledger.unreserve(call.reserved_bytes, estimate.spared)
@@ -254,7 +284,21 @@ class ParallelQueue(Queue):
             self.left_out, call.left_out = self.left_out.plus(call.left_out), NO_BAD_ROWS
         if not call.done:
             self._suspended += 1
-        made = 0
+        self._learn(call, self._charge(call))
+        for group in call.groups:
+            if group is not None and self._kept is not None:
+                keeping.add(ledger, self._kept, group)
+        call.groups.clear()
+        self.run.kept_images += call.kept_images
+        call.kept_images = 0
+        if call.done:
+            call.item = NOTHING  # lets go of the input while the results wait for their turn
+            call.claims = None
+        self._deliver(call)
+
+    def _charge(self, call: Slot) -> int:
+        """Charges the chunks that a call has made since it was started or went on; returns their bytes."""
+        made, ledger = 0, self.run.ledger
         self.turn_chunks += len(call.made)
         for item, buffers in call.made:
             if buffers is REUSED and call.claims is not None:
@@ -267,20 +311,9 @@ class ParallelQueue(Queue):
                     self.sizes.learn_stream(ticket.num_bytes)
             call.results.append(item)
         call.made.clear()
-        if made:
-            self.bytes += made
-            self.sizes.made_bytes += made
-        self._learn(call, made)
-        for group in call.groups:
-            if group is not None and self._kept is not None:
-                keeping.add(ledger, self._kept, group)
-        call.groups.clear()
-        self.run.kept_images += call.kept_images
-        call.kept_images = 0
-        if call.done:
-            call.item = NOTHING  # lets go of the input while the results wait for their turn
-            call.claims = None
-        self._deliver(call)
+        self.bytes += made
+        self.sizes.made_bytes += made
+        return made
 
     def _learn(self, call: Slot, made: int) -> None:
         """Notes the bytes that a call has made since it was started or went on."""
@@ -314,6 +347,8 @@ class ParallelQueue(Queue):
                 self.end(look.error)
 
     def _let_go(self) -> None:
+        if self._asked is not None:
+            self._asked.stages.pop(self, None)
         for slot in self.slots:
             if not slot.running:  # else `complete` drops what the call makes
                 self.close_later(slot.iterator)

@@ -158,11 +158,11 @@ def _last_to_wait(stream: Stream) -> Queue:
     """Returns the stage whose calls all have to be started before the next stream may wait beside this one.
 
     That is the last one whose calls wait, if only decoding and functions follow. A stage that collects rows would hold those
-    of two streams, and a number of calls that was asked for holds for both together.
+    of two streams.
     """
     for stage in reversed(stream.stages):
         if stage.plan.cost == "waits":
             return stage
-        if stage.plan.kind != "parallel" or stage.plan.max_calls:
+        if stage.plan.kind != "parallel":
             break
     return stream.last

@@ -158,9 +158,18 @@ class LanesKernel(LanesBoundary):
         return index not in self._failed and (index not in self._streams or self._streams[index] is not None)
 
     def _lacking(self) -> int | None:
-        """Returns the first lane that lacks rows of the next part, or the row that it repeats."""
-        need, lanes = self._most_rows(), filter(self._goes_on, range(len(self.lanes)))
-        return next((index for index in lanes if need and self._left(index) < need), None)
+        """Returns the lane that has the fewest rows, if one lacks rows of the next part or the row that it repeats.
+
+        So lanes are pulled from in turn, and all of them work at a part.
+        """
+        need = self._most_rows()
+        goes_on = filter(self._goes_on, range(len(self.lanes)))
+        lacking = (index for index in goes_on if need and self._left(index) < need)
+        return min(lacking, key=self._come, default=None)
+
+    def _come(self, index: int) -> int:
+        """Returns the rows of a lane that have come and were not put out, those of a window that is not whole included."""
+        return self._left(index) + (self._cutters[index].held.rows if self._cutters else 0)
 
     def held(self) -> list[Held]:
         return [*self._held, *(cutter.held for cutter in self._cutters)]

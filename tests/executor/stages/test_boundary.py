@@ -24,6 +24,7 @@ from tests.executor.fakes import (
     drained,
     function,
     hold,
+    hold_all,
     items_of,
     kernel,
     running,
@@ -68,23 +69,19 @@ def streams_of(engine: Stepper) -> int:
     return len(found.streams)
 
 
-@pytest.mark.parametrize(("max_calls", "streams"), [(None, 2), (1, 1)])
-def test_the_next_epoch_starts_beside_the_last_call_of_this_one_if_there_may_be_two(
-    max_calls: int | None, streams: int
-) -> None:
+@pytest.mark.parametrize(("max_calls", "calls"), [(None, 2), (1, 1), (2, 2)])
+def test_the_next_epoch_starts_beside_the_last_call_of_this_one(max_calls: int | None, calls: int) -> None:
+    """A number of calls that was asked for holds for both together."""
     engine = stepper(repeat(3), children=inputs((source(1), function(max_calls=max_calls))))
-    (call,) = hold(engine, "function", 1)
-    engine.settle()
-    assert streams_of(engine) == streams
-    engine.finish(call)
+    held = hold_all(engine, "function")
+    assert len(held) == calls
+    assert streams_of(engine) == 2
+    for call in held:
+        engine.finish(call)
     assert values_of(engine) == [0] * 3
 
 
-@pytest.mark.parametrize(
-    ("after", "streams"),
-    [((), 2), ((serial(),), 1), ((function(name="asked", max_calls=2),), 1)],
-    ids=["computes", "collects", "asked"],
-)
+@pytest.mark.parametrize(("after", "streams"), [((), 2), ((serial(),), 1)], ids=["computes", "collects"])
 def test_the_next_epoch_waits_beside_the_one_that_still_computes(
     after: tuple[StagePlan, ...], streams: int
 ) -> None:
