@@ -37,7 +37,7 @@ class Clock(Protocol):
 
 
 class ThreadMeter:
-    """The CPU use of one thread. That thread makes it, asks it first, and closes it; any thread may read it later.
+    """The CPU use of one thread. That thread makes it and closes it; any thread may read it meanwhile.
 
     Args:
         thread: Identifier of the thread.
@@ -48,7 +48,10 @@ class ThreadMeter:
     def __init__(self, thread: int) -> None:
         thread_clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock: int | None = None if thread_clock is None else thread_clock(thread)
-        self._file: int | None = None
+        try:  # the file keeps its meaning, whichever thread reads it
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # not Linux, or a kernel without scheduler statistics
+            self._file = -1
 
     def cpu(self) -> float:
         """Returns seconds of CPU time; if threads have no clocks, those of the whole process."""
@@ -59,20 +62,11 @@ class ThreadMeter:
 
         A `pread` of 30 bytes: 1 µs, and a chance for other threads to take the interpreter lock.
         """
-        if self._file is None:
-            self._file = self._open()
         return 0.0 if self._file < 0 else int(os.pread(self._file, 64, 0).split()[1]) * 1e-9
-
-    def _open(self) -> int:
-        try:
-            # The thread opens its own file. The file keeps its meaning, whichever thread reads it.
-            return os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # not Linux, or a kernel without scheduler statistics
-            return -1
 
     def close(self) -> None:
         """Closes the file; nobody reads it any more."""
-        if self._file is not None and self._file >= 0:
+        if self._file >= 0:
             os.close(self._file)
         self._file = -1
 

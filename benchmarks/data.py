@@ -54,6 +54,18 @@ def wide() -> list[str]:
     return _parquet_files(made_once("wide", _write_wide))
 
 
+def often(paths: list[str], times: int) -> list[str]:
+    """Returns the paths of files under so many names each: a larger table, which is in memory as soon as the small one."""
+    first = Path(paths[0]).parent
+
+    def link(folder: Path) -> None:
+        for number in range(times):
+            for path in paths:
+                (folder / f"{number}-{Path(path).name}").symlink_to(path)
+
+    return _parquet_files(made_once(f"{first.parent.name}-{first.name}-{times}", link))
+
+
 def shards(number: int, *, rows: int = 1_000) -> list[str]:
     """Returns the paths of `number` small Parquet files with the columns `id` and `value`."""
     return _parquet_files(made_once(f"shards-{number}", lambda to: _write_shards(to, number, rows)))

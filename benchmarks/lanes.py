@@ -1,8 +1,11 @@
-"""Lanes: what 16 of them in one process cost against the plan that is not split.
+"""Lanes: what 16 of them in one process cost against the plan that is not split, and four, as one rank of four has.
 
 Each contender runs four epochs in a process. The last three count: an epoch takes half a second, and in the second one
 memory still grows. The ledger's peak is the highest of theirs. Each epoch decodes anew, `keep=False`; what lanes keep by
 themselves is measured beside it.
+
+A row group in which a lane begins is decoded by two lanes: with 16 lanes 15 of the 112 of stream, and 15 of the 32 of wide.
+So each table is also measured as a large one, under several names, where that is little.
 """
 
 from __future__ import annotations
@@ -14,30 +17,36 @@ from benchmarks import data, harness, stream, wide
 LANES: Final = 16
 EPOCHS: Final = 3
 """Epochs that count, after one that does not."""
-NEEDED_SPEED: Final = 0.85
 NEEDED_PEAK: Final = 2.0
-WORKLOADS: Final = ("stream", "stream, shuffled", "wide", "wide, shuffled")
+WORKLOADS: Final = {"stream": 0.9, "stream, shuffled": 0.85, "wide": 0.95, "wide, shuffled": 0.95}
+"""The speed that each needs."""
+TIMES: Final = {"stream": 5, "wide": 3}
+"""How many names each file of a large table has."""
+LARGE: Final = tuple(f"large {workload}" for workload in WORKLOADS)
+SPLITS: Final = {"in lanes": LANES, "in four lanes": 4}
 
 
 def pipeline(workload: str, *, keep: Literal["auto", False] = False) -> Any:
     """Returns the arrowflow Dataset of a workload, in batches."""
     import arrowflow as af
 
-    name, _, order = workload.partition(", ")
+    name, _, order = workload.removeprefix("large ").partition(", ")
     module = stream if name == "stream" else wide
     paths = data.lineitem() if name == "stream" else data.wide()
     data.read_through(paths)
+    if workload in LARGE:
+        paths = data.often(paths, TIMES[name])
     rows = module.rows(paths).with_options(af.Options(keep=keep))
     if order:
         rows = rows.shuffle(module.WINDOW_ROWS, seed=7)
     return rows.batch(module.BATCH_ROWS, drop_remainder=True)
 
 
-def _contender(workload: str, *, split: bool, keep: Literal["auto", False] = False) -> harness.Contender:
+def _contender(workload: str, *, lanes: int = 0, keep: Literal["auto", False] = False) -> harness.Contender:
     def measure() -> harness.Measurement:
         plan = pipeline(workload, keep=keep)
-        if split:
-            plan = plan.split_by_rank(0, 1, lanes=LANES, equal_steps="drop")
+        if lanes:
+            plan = plan.split_by_rank(0, 1, lanes=lanes, equal_steps="drop")
         loader = plan.to_numpy()
         for _ in loader:
             pass
@@ -54,24 +63,23 @@ def _contender(workload: str, *, split: bool, keep: Literal["auto", False] = Fal
 def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     """Returns the bars."""
     bars = []
-    for workload in WORKLOADS:
-        plain, split = workload, f"{workload}, in lanes"
-        if plain not in rounds or split not in rounds:
-            continue
+    for workload, plain, split in (
+        (name, *pair)
+        for name in (*WORKLOADS, *LARGE)
+        for pair in ((name, f"{name}, {how}") for how in SPLITS)
+        if {*pair} <= rounds.keys()
+    ):
+        needed = WORKLOADS[workload.removeprefix("large ")]
         speed = harness.ratio(rounds, split, plain)
         peaks = [harness.median_extra(rounds[name], "ledger") / 2**20 for name in (split, plain)]
         cpu = [harness.median_cpu(rounds[name]) for name in (split, plain)]
         told = f"{harness.millions(rounds, split)} against {harness.millions(rounds, plain)} M rows/s"
         told += f"; CPU {cpu[0]:.2f} against {cpu[1]:.2f} s"
-        bars.append(
-            harness.Bar(f"{workload}: speed", f">= {NEEDED_SPEED} x", told, speed >= NEEDED_SPEED, speed)
-        )
+        bars.append(harness.Bar(f"{split}: speed", f">= {needed} x", told, speed >= needed, speed))
         peak = peaks[0] / peaks[1]
         told = f"{peaks[0]:.0f} against {peaks[1]:.0f} MiB"
-        bars.append(
-            harness.Bar(f"{workload}: ledger", f"<= {NEEDED_PEAK} x", told, peak <= NEEDED_PEAK, peak)
-        )
-        if (kept := f"{workload}, in lanes, kept") in rounds:
+        bars.append(harness.Bar(f"{split}: ledger", f"<= {NEEDED_PEAK} x", told, peak <= NEEDED_PEAK, peak))
+        if (kept := f"{split}, kept") in rounds:
             speed = harness.ratio(rounds, kept, split)
             told = f"{harness.millions(rounds, kept)} against {harness.millions(rounds, split)} M rows/s"
             bars.append(
@@ -82,11 +90,15 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
 
 CONTENDERS: Final[dict[str, harness.Contender]] = {
     name: contender
-    for workload in WORKLOADS
+    for workload in (*WORKLOADS, *LARGE)
     for name, contender in {
-        workload: _contender(workload, split=False),
-        f"{workload}, in lanes": _contender(workload, split=True),
-        f"{workload}, in lanes, kept": _contender(workload, split=True, keep="auto"),
+        workload: _contender(workload),
+        **{f"{workload}, {how}": _contender(workload, lanes=lanes) for how, lanes in SPLITS.items()},
+        **(
+            {f"{workload}, in lanes, kept": _contender(workload, lanes=LANES, keep="auto")}
+            if workload in WORKLOADS
+            else {}
+        ),
     }.items()
 }
 

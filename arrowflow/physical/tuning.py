@@ -202,7 +202,7 @@ class StageStatistics:
         queued_seconds: Part of `busy_seconds` in which calls of unknown cost could have run but had no core.
         ready_items: Chunks that wait for the next stage now. Always 0: this stage, or a stage before it, limits the
             pipeline. Always at its limit: this stage and the stages before it are faster than the stages after it.
-        max_ready_items: The most that ever waited.
+        max_ready_items: The most that ever waited; of lanes, the most of any one times their number.
         undelivered: Calls that were started and are not delivered now.
         turn_chunks: Chunks of these that wait for their turn now.
         running: Calls in flight now.

@@ -174,7 +174,6 @@ class Home(RunThread):
         """Makes calls until the run is stopped, and then closes the instance."""
         run = self._of.run
         meter = run.clock.meter(threading.get_ident())
-        meter.queued()  # the thread itself has to ask first
         while self._handed or not run.over:
             try:
                 self._call = self._handed.popleft()

@@ -217,8 +217,7 @@ class Pool:
                 helped = me.helped
                 began, cpu = clock.now(), clock.thread_cpu() + helped.cpu
                 queued = me.meter.queued() + helped.queued if weighed else 0.0
-                me.seen = (began, cpu, queued)
-                me.began = me.seen if weighed else None
+                me.seen = me.began = (began, cpu, queued) if weighed else None
                 stage.caller.execute(call)
                 helped = me.helped
                 cpu, elapsed = clock.thread_cpu() + helped.cpu - cpu, clock.now() - began
@@ -350,10 +349,12 @@ class Pool:
         rates: list[tuple[Worker, float]] = []
         wanted = 0.0
         for worker in self.threads:
-            if not _may_wait(worker) or worker.seen is None:
+            if not _may_wait(worker):
                 continue
-            at, cpu, queued = worker.seen
-            worker.seen = (now, *worker.used())
+            before, worker.seen = worker.seen, (now, *worker.used())
+            if before is None:  # a call that was thought to be cheap, or has just begun
+                continue
+            at, cpu, queued = before
             free = now - at - (worker.seen[2] - queued)
             if free >= FIRST_LOOK_SECONDS / 2:
                 rates.append((worker, (worker.seen[1] - cpu) / free))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.clock import WallClock
 from arrowflow.executor import Engine, limits
 from arrowflow.executor.limits import FIRST_LOOK_SECONDS
 from arrowflow.executor.workers import cores
@@ -92,6 +94,48 @@ def test_calls_of_unknown_cost_begin_within_the_cpu_budget() -> None:
     engine.settle()
     assert engine.pool.tokens == 2
     assert [stage.running for stage in stages_of(engine)] == [2, 0]
+
+
+def test_a_call_that_was_thought_to_be_cheap_is_measured_from_the_first_look_on() -> None:
+    """Its thread did not read its clocks when the call began: that costs more than a cheap call."""
+    engine = unknown()
+    held = hold(engine, "function", 2)
+    begun(engine, held, share=0.0, queued=0.0)
+    for _, _, worker in held:
+        worker.seen = None
+        worker.meter.queued = lambda: 5.0  # of calls before
+    look(engine)
+    assert engine.pool.tokens == 2
+    look(engine)
+    assert engine.pool.tokens == 0, "both wait"
+
+
+def test_whoever_reads_the_meter_of_a_thread_first_may_end_before_it() -> None:
+    made, read = threading.Event(), threading.Event()
+    meters: list[Any] = []
+    readers: list[Path] = []
+
+    def measured() -> None:
+        meters.append(WallClock().meter(threading.get_ident()))
+        made.set()
+        read.wait(60)
+
+    def reads() -> None:
+        readers.append(Path(f"/proc/self/task/{threading.get_native_id()}"))
+        assert meters[0].queued() >= 0
+
+    thread, other = threading.Thread(target=measured), threading.Thread(target=reads)
+    thread.start()
+    made.wait(60)
+    other.start()
+    other.join()
+    while readers[0].exists():  # on Linux a thread is there for a moment after it was joined
+        pass
+    assert meters[0].queued() >= 0
+    assert meters[0].cpu() >= 0
+    read.set()
+    thread.join()
+    meters[0].close()
 
 
 def test_reads_are_asked_for_while_all_cores_decode() -> None:
