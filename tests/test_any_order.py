@@ -137,6 +137,13 @@ def test_every_row_comes_once(name: str, files: Path) -> None:
         assert sorted(in_parts(ds, random.Random(seed))) == whole, seed
 
 
+def test_one_repeat_in_another_makes_numbers_of_splits_of_any_length(files: Path) -> None:
+    plan = af.read_parquet(files).repeat(2).repeat(2).repeat(2).map(lambda batch: batch)
+    once = sorted(af.read_parquet(files).to_table()["id"].to_pylist())
+    found = plan.with_options(af.Options(deterministic=False)).to_table()["id"].to_pylist()
+    assert sorted(found) == sorted(8 * once)
+
+
 def test_other_budgets_go_on(files: Path) -> None:
     ds = PLANS["shuffle"](files)
     with iter(ds) as iterator:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
+from collections.abc import MutableSequence
 
 import pyarrow as pa
 
@@ -64,7 +65,10 @@ class Arrivals:
         """
         rows = item.chunk.num_rows
         if rows:
-            self._log.splits.append(item.origin.split)
+            try:
+                self._log.splits.append(item.origin.split)
+            except OverflowError:  # one `repeat` in another makes numbers of more than 64 bits
+                self._log.splits = [*self._log.splits, item.origin.split]
             self._log.rows.append(rows)
             self._log.calls.append(number)  # the last one, since a reader counts these
             if self.again:
@@ -127,7 +131,8 @@ class Log:
         self.came = came
         self.first = first
         self.dropped: list[tuple[int, int, int]] = []
-        self.calls, self.splits, self.rows = array("q"), array("q"), array("q")
+        self.calls, self.rows = array("q"), array("q")
+        self.splits: MutableSequence[int] = array("q")
 
     def since(self, at: int) -> tuple[tuple[int, int], ...]:
         """Returns what came from a chunk on, and what of `first` did not come yet."""
